@@ -1,0 +1,121 @@
+"""What goes into the engine and what comes out: immutable records, one per arrow of the data flow.
+
+A Request is what a client asked. The engine answers with RequestDeltas: what one step added to a request. RequestOutput is the
+sum of a request's deltas, which is what offline callers get. Imports neither jax nor the server.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from runtime.engine.sampling_params import SamplingParams
+
+FinishReason = Literal["stop", "length", "tool_calls", "abort"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt and what to do with it. `arrival_s` is time.monotonic() at arrival."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    arrival_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """Log-probability of one token under the unmodified logits, its rank (1 = most likely) and the likeliest alternatives."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), likeliest first
+
+
+@dataclass(frozen=True)
+class CompletionDelta:
+    """What one step added to one completion of a request.
+
+    `text` may lag behind `token_ids`: characters still incomplete and text that may begin a stop string are held back.
+    `stop_reason` is the stop string or stop token id that ended it, None for the end-of-sequence token.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(frozen=True)
+class RequestDelta:
+    """News of one request from one step. `prompt_logprobs` comes once, whole, with the first completion delta;
+    its first entry is None (nothing precedes the first prompt token)."""
+
+    request_id: str
+    completions: tuple[CompletionDelta, ...]
+    is_finished: bool = False
+    num_cached_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+
+
+@dataclass
+class CompletionOutput:
+    """One completion, as far as it has come."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass
+class RequestOutput:
+    """A request's answer, as far as it has come: the sum of its deltas."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    outputs: list[CompletionOutput]
+    prompt: str | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    num_cached_tokens: int = 0
+    is_finished: bool = False
+
+    @classmethod
+    def of(cls, request: Request, prompt: str | None = None) -> "RequestOutput":
+        outputs = [CompletionOutput(index) for index in range(request.params.n)]
+        return cls(request.request_id, request.prompt_token_ids, outputs, prompt)
+
+    def add(self, delta: RequestDelta) -> None:
+        self.is_finished = self.is_finished or delta.is_finished
+        self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        for news in delta.completions:
+            output = self.outputs[news.index]
+            output.text += news.text
+            output.token_ids.extend(news.token_ids)
+            if news.logprobs is not None:
+                output.logprobs = (output.logprobs or []) + list(news.logprobs)
+            output.finish_reason = news.finish_reason or output.finish_reason
+            output.stop_reason = news.stop_reason if news.finish_reason else output.stop_reason
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """A snapshot for /metrics and tests. Counters grow for the engine's life; gauges are of the moment."""
+
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_free_blocks: int  # free or cached but unreferenced: can be handed out at once
+    prompt_tokens: int  # counter: prompt tokens computed or taken from the prefix cache
+    generation_tokens: int  # counter
+    prefix_queries: int  # counter, tokens looked up in the prefix cache
+    prefix_hits: int  # counter, tokens found there
+    preemptions: int  # counter
+    steps: int  # counter
+    compiles_after_ready: int  # counter; 0 unless something is wrong
