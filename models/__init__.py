@@ -1,9 +1,49 @@
 """What is computed: model families as Flax NNX modules and pure traced code.
 
-This room knows mathematics, parameter names and logical axes. It does not know where weights come from, how a batch was
-scheduled, or which device runs it. Shapes are written with one letter per dimension everywhere in the project:
+This room knows mathematics, parameter names and logical axes. It does not know where weights come
+from, how a batch was scheduled, or which device runs it. Shapes are written with one letter per
+dimension everywhere in the project:
 
-    T tokens of a step      S context slots       D embedding          N query heads     K key/value heads
-    G = N / K               H head dimension      F MLP hidden         V vocabulary      E experts
-    X experts per token     R sequences (rows)    B cache blocks       P block size      L layers
+    T tokens of a step    S context slots      D embedding     N query heads   K key/value heads
+    G = N / K             H head dimension     F MLP hidden    V vocabulary    E experts
+    X experts per token   R sequences (rows)   B cache blocks  P block size    L layers
 """
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from models.config import DecoderConfig
+from models.naming import WeightMap
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "LLaMAForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Gemma3ForCausalLM": "gemma3",
+}
+
+
+class Family(Protocol):
+    """What the module of a family holds."""
+
+    WEIGHTS: WeightMap
+
+    def config_from_hf(self, config: dict[str, Any]) -> DecoderConfig: ...
+
+
+def family_of(hf_config: dict[str, Any]) -> Family:
+    """The family module for a Hugging Face config, by its `architectures`; imported on first use.
+
+    ValueError when there is none, with all known architectures, the most similar first.
+    """
+    names = hf_config.get("architectures") or []
+    for name in names:
+        if name in ARCHITECTURES:
+            return cast(Family, import_module(f"models.{ARCHITECTURES[name]}"))
+    asked = ", ".join(names) or "none (config.json has no architectures)"
+    similar = [match for name in names for match in get_close_matches(name, ARCHITECTURES, n=3)]
+    known = list(dict.fromkeys(similar + sorted(ARCHITECTURES)))
+    raise ValueError(f"architecture {asked} is not supported; known are {', '.join(known)}")

@@ -1,0 +1,292 @@
+"""How Hugging Face spells a decoder: keys of config.json, old and new, and tensor names.
+
+Family files build their DecoderConfig from these readers; nothing here knows a family. A config
+that asks for mathematics this project does not compute is refused by name, never read past.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from models.config import Activation, DecoderConfig, LayerConfig, RopeConfig, RopeKind
+
+HFConfig = Mapping[str, Any]
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+# Tensor names that all families share. Norms of the branches differ and are in the family files.
+COMMON_WEIGHTS = {
+    "embed.weight": "model.embed_tokens.weight",
+    "layers.attention_norm.weight": "model.layers.{layer}.input_layernorm.weight",
+    "layers.attention.query.weight": "model.layers.{layer}.self_attn.q_proj.weight",
+    "layers.attention.query.bias": "model.layers.{layer}.self_attn.q_proj.bias",
+    "layers.attention.key.weight": "model.layers.{layer}.self_attn.k_proj.weight",
+    "layers.attention.key.bias": "model.layers.{layer}.self_attn.k_proj.bias",
+    "layers.attention.value.weight": "model.layers.{layer}.self_attn.v_proj.weight",
+    "layers.attention.value.bias": "model.layers.{layer}.self_attn.v_proj.bias",
+    "layers.attention.output.weight": "model.layers.{layer}.self_attn.o_proj.weight",
+    "layers.attention.output.bias": "model.layers.{layer}.self_attn.o_proj.bias",
+    "layers.mlp.gate.weight": "model.layers.{layer}.mlp.gate_proj.weight",
+    "layers.mlp.gate.bias": "model.layers.{layer}.mlp.gate_proj.bias",
+    "layers.mlp.up.weight": "model.layers.{layer}.mlp.up_proj.weight",
+    "layers.mlp.up.bias": "model.layers.{layer}.mlp.up_proj.bias",
+    "layers.mlp.down.weight": "model.layers.{layer}.mlp.down_proj.weight",
+    "layers.mlp.down.bias": "model.layers.{layer}.mlp.down_proj.bias",
+    "norm.weight": "model.norm.weight",
+    "logits.weight": "lm_head.weight",
+}
+
+# Keys that change the mathematics -> the values that do not. A family names those it understands.
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "lm_head_bias": (False,),
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "partial_rotary_factor": (1,),
+    "rope_interleaved": (False,),
+    "no_rope_layers": ([],),
+    "use_bidirectional_attention": (False,),
+    "is_causal": (True,),
+    "attention_chunk_size": (),
+    "clip_qkv": (),
+    "qk_layernorm": (False,),
+    "use_qk_norm": (False,),
+    "embedding_multiplier": (1,),
+    "residual_multiplier": (1,),
+    "attention_multiplier": (),
+    "logits_scaling": (1,),
+    "logit_scale": (1,),
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+}
+
+# Keys of a rotary entry that say nothing about its mathematics.
+INERT_ROPE_KEYS = {
+    "rope_type",
+    "type",
+    "rope_theta",
+    "original_max_position_embeddings",
+    "finetuned",
+}
+ROPE_KEYS: dict[RopeKind, set[str]] = {
+    "default": INERT_ROPE_KEYS,
+    "linear": INERT_ROPE_KEYS | {"factor"},
+    "llama3": INERT_ROPE_KEYS | {"factor", "low_freq_factor", "high_freq_factor"},
+    "yarn": INERT_ROPE_KEYS
+    | {
+        "factor",
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+    },
+}
+
+
+def integer(config: HFConfig, name: str) -> int:
+    """A whole number that the config must have."""
+    value = _required(config, name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"config.json: {name} must be a whole number, got {value!r}")
+    return value
+
+
+def number(config: HFConfig, name: str) -> float:
+    """A finite number that the config must have."""
+    value = _required(config, name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"config.json: {name} must be a number, got {value!r}")
+    return float(value)
+
+
+def flag(config: HFConfig, name: str) -> bool:
+    """A boolean; absent or null is False."""
+    value = config.get(name)
+    if value not in (None, False, True):
+        raise ValueError(f"config.json: {name} must be true or false, got {value!r}")
+    return bool(value)
+
+
+def _required(config: HFConfig, name: str) -> Any:
+    if config.get(name) is None:
+        raise ValueError(f"config.json has no {name}: the model cannot be built without it")
+    return config[name]
+
+
+def head_dim(config: HFConfig) -> int:
+    """Size of a head: its own key, else the hidden size divided among the heads."""
+    if config.get("head_dim") is not None:
+        return integer(config, "head_dim")
+    hidden_size, num_heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
+    if num_heads <= 0 or hidden_size % num_heads:
+        raise ValueError(
+            f"config.json: hidden_size={hidden_size} is not a multiple of "
+            f"num_attention_heads={num_heads}; set head_dim"
+        )
+    return hidden_size // num_heads
+
+
+def activation(config: HFConfig, name: str) -> Activation:
+    """The MLP's activation under the project's name."""
+    value = _required(config, name)
+    if value not in ACTIVATIONS:
+        raise ValueError(
+            f"config.json: {name}={value!r} is not supported; known are {', '.join(ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[value]
+
+
+def decoder_config(
+    config: HFConfig,
+    windows: tuple[int, ...],
+    rope: RopeConfig,
+    understood: Collection[str] = (),
+    activation_name: str = "hidden_act",
+) -> DecoderConfig:
+    """The fields that all families read alike; a family replaces the rest.
+
+    `windows` is one sliding window per layer, 0 for the whole context. `understood` names the keys
+    of NEUTRAL_VALUES that the family reads itself; every other one must be neutral.
+    """
+    for name, neutral in NEUTRAL_VALUES.items():
+        value = config.get(name)
+        if value is not None and name not in understood and value not in neutral:
+            raise ValueError(
+                f"config.json: {name}={value!r} is not supported for this architecture; "
+                "it would change the result"
+            )
+    num_heads = integer(config, "num_attention_heads")
+    return DecoderConfig(
+        vocab_size=integer(config, "vocab_size"),
+        embed_dim=integer(config, "hidden_size"),
+        num_heads=num_heads,
+        num_kv_heads=num_heads
+        if config.get("num_key_value_heads") is None
+        else integer(config, "num_key_value_heads"),
+        head_dim=head_dim(config),
+        mlp_dim=integer(config, "intermediate_size"),
+        layers=tuple(LayerConfig(window=window) for window in windows),
+        ropes=(rope,),
+        max_positions=integer(config, "max_position_embeddings"),
+        activation=activation(config, activation_name),
+        norm_eps=number(config, "rms_norm_eps"),
+        is_tied=flag(config, "tie_word_embeddings"),
+    )
+
+
+def layer_windows(
+    config: HFConfig, window: int | None, is_sliding: Callable[[int], bool]
+) -> tuple[int, ...]:
+    """Sliding window of each layer, 0 = whole context.
+
+    Which layers slide is said by `layer_types`; in files without, by the family's rule
+    `is_sliding(layer)`. `window` None: no layer may slide.
+    """
+    if window is not None and window <= 0:
+        raise ValueError(f"config.json: sliding_window must be positive or null, got {window}")
+    num_layers = integer(config, "num_hidden_layers")
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return tuple(
+            window if window is not None and is_sliding(layer) else 0 for layer in range(num_layers)
+        )
+    if len(kinds) != num_layers:
+        raise ValueError(
+            f"config.json: layer_types has {len(kinds)} entries for num_hidden_layers={num_layers}"
+        )
+    for layer, kind in enumerate(kinds):
+        if kind not in ("full_attention", "sliding_attention"):
+            raise ValueError(
+                f"config.json: layer_types[{layer}]={kind!r} is not supported; "
+                "known are full_attention, sliding_attention"
+            )
+        if kind == "sliding_attention" and window is None:
+            raise ValueError(
+                f"config.json: layer_types[{layer}]={kind!r}, but no sliding_window is in force"
+            )
+    return tuple(window or 0 if kind == "sliding_attention" else 0 for kind in kinds)
+
+
+def upper_layer_windows(config: HFConfig) -> tuple[int, ...]:
+    """Windows by Qwen's keys: nothing slides without `use_sliding_window`; with it, layers from
+    `max_window_layers` on do, whatever that name suggests."""
+    is_windowed = flag(config, "use_sliding_window") and config["sliding_window"] is not None
+    window = integer(config, "sliding_window") if is_windowed else None
+    return layer_windows(
+        config, window, lambda layer: layer >= integer(config, "max_window_layers")
+    )
+
+
+def rope_config(config: HFConfig) -> RopeConfig:
+    """A decoder's one rotary embedding: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
+    entry = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    if nested := [name for name, value in entry.items() if isinstance(value, dict)]:
+        raise ValueError(
+            f"config.json: rope_parameters per layer type ({', '.join(nested)}) is not supported "
+            "for this architecture"
+        )
+    if config.get("original_max_position_embeddings") is not None:
+        entry["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    return rope_entry(entry, config, default_theta=config.get("rope_theta") or 10_000.0)
+
+
+def rope_entry(entry: HFConfig, config: HFConfig, default_theta: float) -> RopeConfig:
+    """One entry of `rope_parameters`, in either spelling of its type.
+
+    A base or context length that the entry leaves out is `default_theta`, or the model's length.
+    """
+    entry = {name: value for name, value in entry.items() if value is not None}
+    kind = entry.get("rope_type", entry.get("type", "default"))
+    if kind not in ROPE_KEYS:
+        raise ValueError(
+            f"config.json: rope type {kind!r} is not supported; known are {', '.join(ROPE_KEYS)}"
+        )
+    if entry.pop("partial_rotary_factor", 1) != 1:
+        raise ValueError("config.json: a rope partial_rotary_factor other than 1 is not supported")
+    if unknown := sorted(entry.keys() - ROPE_KEYS[kind]):
+        raise ValueError(
+            f"config.json: rope type {kind!r} with {', '.join(unknown)} is not supported; "
+            "it would change the result"
+        )
+    entry.setdefault("rope_theta", default_theta)
+    fields: dict[str, Any] = {}
+    if kind in ("llama3", "yarn"):
+        entry.setdefault(
+            "original_max_position_embeddings", integer(config, "max_position_embeddings")
+        )
+        fields["original_max_positions"] = integer(entry, "original_max_position_embeddings")
+    if kind == "yarn":
+        # Files of some models leave the factor out and mean the ratio of the two context lengths.
+        entry.setdefault(
+            "factor", integer(config, "max_position_embeddings") / fields["original_max_positions"]
+        )
+        fields["beta_fast"] = float(entry.get("beta_fast") or 32)
+        fields["beta_slow"] = float(entry.get("beta_slow") or 1)
+        fields["is_truncated"] = bool(entry.get("truncate", True))
+        fields["attention_factor"] = _yarn_attention_factor(entry)
+    if kind == "llama3":
+        fields["low_freq_factor"] = number(entry, "low_freq_factor")
+        fields["high_freq_factor"] = number(entry, "high_freq_factor")
+    if kind != "default":
+        fields["factor"] = number(entry, "factor")
+    return RopeConfig(theta=number(entry, "rope_theta"), kind=kind, **fields)
+
+
+def _yarn_attention_factor(entry: HFConfig) -> float | None:
+    """An explicit factor, else DeepSeek's ratio of two magnitude scales, else None: YaRN's own."""
+    if "attention_factor" in entry:
+        return number(entry, "attention_factor")
+    scale, scale_all = entry.get("mscale"), entry.get("mscale_all_dim")
+    if not (scale and scale_all):
+        return None
+    log_factor = math.log(max(number(entry, "factor"), 1.0))
+    return (0.1 * scale * log_factor + 1) / (0.1 * scale_all * log_factor + 1)

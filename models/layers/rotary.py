@@ -1,0 +1,89 @@
+"""Rotary position embedding: frequencies of a head, angles of positions, rotation of its vectors.
+
+Frequencies are numpy constants of a RopeConfig; angles and rotation are traced. This module does
+not know which layer uses which embedding. Pairs are half-split: dimension i turns with dimension
+i + H/2, by position * frequency[i].
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.config import RopeConfig
+
+
+def rotary_frequencies(rope: RopeConfig, head_dim: int) -> tuple[np.ndarray, float]:
+    """Angle per position of each pair, float32 [H/2], and a factor for cos and sin (1 save YaRN).
+
+    Computed in float32, as checkpoints were trained: the position multiplies a rounding difference.
+    """
+    # RoFormer (arXiv:2104.09864, section 3.2.2)
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    frequencies = np.float32(1) / np.float32(rope.theta) ** exponents
+    if rope.kind == "linear":
+        # Position interpolation (arXiv:2306.15595, section 2.3); slower angles = shorter positions
+        return frequencies / np.float32(rope.factor), 1.0
+    if rope.kind == "llama3":
+        return _llama3(rope, frequencies), 1.0
+    if rope.kind == "yarn":
+        return _yarn(rope, frequencies, head_dim), _yarn_attention_factor(rope)
+    return frequencies, 1.0
+
+
+def _llama3(rope: RopeConfig, frequencies: np.ndarray) -> np.ndarray:
+    """Llama 3.1 (arXiv:2407.21783; the rule is in its released code, `apply_scaling`).
+
+    Pairs that turn less than low_freq_factor times in the original context are slowed by the
+    factor, those above high_freq_factor kept, with a ramp between.
+    """
+    turns = np.float32(rope.original_max_positions) * frequencies / np.float32(2 * math.pi)
+    ramp = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    kept = np.clip(ramp, 0, 1).astype(np.float32)
+    return (1 - kept) * frequencies / np.float32(rope.factor) + kept * frequencies
+
+
+def _yarn(rope: RopeConfig, frequencies: np.ndarray, head_dim: int) -> np.ndarray:
+    """YaRN's frequencies (arXiv:2309.00071, section 3.2, "NTK-by-parts"; a ramp over pairs)."""
+
+    def pair_with(turns: float) -> float:
+        """Index of the pair that turns this often within the original context."""
+        per_turn = rope.original_max_positions / (turns * 2 * math.pi)
+        return head_dim * math.log(per_turn) / (2 * math.log(rope.theta))
+
+    low, high = pair_with(rope.beta_fast), pair_with(rope.beta_slow)
+    if rope.is_truncated:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    span = high - low if high != low else 0.001  # a step where the ramp has no length
+    pairs = np.arange(head_dim // 2, dtype=np.float32)
+    slowed = np.clip((pairs - np.float32(low)) / np.float32(span), 0, 1)
+    return frequencies / np.float32(rope.factor) * slowed + frequencies * (1 - slowed)
+
+
+def _yarn_attention_factor(rope: RopeConfig) -> float:
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    # arXiv:2309.00071, section 3.4: on queries and keys alike, so scores get its square
+    return 0.1 * math.log(rope.factor) + 1 if rope.factor > 1 else 1.0
+
+
+def rotary_angles(
+    rope: RopeConfig, head_dim: int, positions: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Cos and sin, float32 [T, H/2], at `positions`, int32 [T]."""
+    frequencies, attention_factor = rotary_frequencies(rope, head_dim)
+    angles = positions.astype(jnp.float32)[:, None] * jnp.asarray(frequencies)
+    return jnp.cos(angles) * attention_factor, jnp.sin(angles) * attention_factor
+
+
+def apply_rotary(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Rotate queries or keys `x` [T, heads, H] by `cos`, `sin` [T, H/2].
+
+    Arithmetic in float32, the result in the dtype of `x`.
+    """
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)

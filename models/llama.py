@@ -1,0 +1,42 @@
+"""Llama 1, 2 and 3, and models of their form under Llama's name: Yi, SmolLM2, TinyLlama.
+
+The plain decoder: RMSNorm before each branch, grouped-query attention, gated SiLU MLP.
+References: arXiv:2302.13971, arXiv:2307.09288, arXiv:2407.21783.
+"""
+
+from dataclasses import replace
+
+from models.config import DecoderConfig
+from models.hf_config import (
+    COMMON_WEIGHTS,
+    HFConfig,
+    decoder_config,
+    flag,
+    layer_windows,
+    rope_config,
+)
+from models.naming import WeightMap
+
+# What transformers assumes where config.json is silent.
+DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
+
+
+def config_from_hf(config: HFConfig) -> DecoderConfig:
+    """The decoder of a Llama config. ValueError names a missing or unsupported key."""
+    config = DEFAULTS | dict(config)
+    windows = layer_windows(config, None, lambda layer: False)
+    has_attention_bias = flag(config, "attention_bias")
+    return replace(
+        decoder_config(
+            config, windows, rope_config(config), understood=("attention_bias", "mlp_bias")
+        ),
+        has_qkv_bias=has_attention_bias,
+        has_output_bias=has_attention_bias,
+        has_mlp_bias=flag(config, "mlp_bias"),
+    )
+
+
+WEIGHTS: WeightMap = {
+    **COMMON_WEIGHTS,
+    "layers.mlp_norm.weight": "model.layers.{layer}.post_attention_layernorm.weight",
+}
