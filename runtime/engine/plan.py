@@ -1,0 +1,63 @@
+"""The scheduler's answer for one step: self-contained and immutable.
+
+Everything the runner needs to run the step is in here as plain numbers, so a plan can be packed, logged, or sent to another
+process. Imports neither jax nor the server.
+"""
+
+from dataclasses import dataclass
+
+from runtime.engine.sampling_params import SamplingParams
+
+
+def pending_token(slot: int) -> int:
+    """Stands for the token that the sequence in `slot` drew in the step before, which the host has not seen yet."""
+    return -1 - slot
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """One sequence's part of a step: its next tokens, where they go, and how to sample after them."""
+
+    slot: int  # row of the per-sequence device state, below max_num_seqs
+    token_ids: tuple[int, ...]  # pending_token(slot) where the token is still on the device
+    start: int  # position of the first of them
+    block_ids: tuple[int, ...]  # blocks of the whole sequence, in order
+    is_sampled: bool  # these tokens end what is known: draw the next one
+    params: SamplingParams
+    seed: int  # 64-bit
+    has_penalty: bool = False  # counts of this slot are kept on the device
+    has_bias: bool = False  # bias row of this slot applies
+    next_token_ids: tuple[int, ...] | None = None  # per token: the prompt token after it; None = no prompt logprobs
+
+    @property
+    def context_len(self) -> int:
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class SlotReset:
+    """(Re)fill a slot's device state before the step; None leaves that part as it is."""
+
+    slot: int
+    counted: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # prompt and output token ids
+    bias: tuple[tuple[int, float], ...] | None = None  # (token id, added to its logit); -inf bans it
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    rows: tuple[PlannedRow, ...]
+    resets: tuple[SlotReset, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(frozen=True)
+class SampledToken:
+    """What the step says of one row: the token drawn and, where asked for, log-probabilities of it and of the likeliest."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...]

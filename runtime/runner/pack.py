@@ -1,0 +1,157 @@
+"""A plan as one int32 buffer, and back into arrays inside the traced step: one host-to-device copy a step.
+
+PackLayout fixes where each field of a bucket's StepInput lies in the buffer; floats travel as their bits. The host fills a fresh
+buffer per step (a step in flight may still read the last one). Padding rows have no tokens, context length 0 and a state slot
+out of range; padding tokens go to a cache slot out of range, so that neither is written anywhere.
+"""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from models.inputs import ForwardInput
+from pallas_kernels.paged_attention import PagedBatch
+from runtime.engine.plan import PlannedRow, StepPlan
+from runtime.runner.buckets import Bucket
+from runtime.runner.sampling import SamplingInput
+
+NOWHERE = np.iinfo(np.int32).max  # a slot past every cache and every state array
+NOT_WANTED = -1  # no prompt log-probability at this token
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StepInput:
+    """Everything the step reads besides parameters and device state."""
+
+    forward: ForwardInput
+    sampling: SamplingInput
+    is_sampled: jax.Array  # bool [R], a token is drawn for this row
+    next_token_ids: jax.Array  # int32 [T], prompt token after each token, NOT_WANTED = no log-probability asked
+
+
+@dataclass(frozen=True)
+class _Field:
+    name: str
+    shape: tuple[int, ...]
+    is_float: bool = False
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+
+@dataclass(frozen=True)
+class PackLayout:
+    """The buffer of one bucket: `num_blocks` entries of block table per row, blocks of `block_size` slots."""
+
+    bucket: Bucket
+    blocks_per_row: int
+    block_size: int
+
+    @functools.cached_property
+    def fields(self) -> tuple[_Field, ...]:
+        tokens, rows = (self.bucket.tokens,), (self.bucket.rows,)
+        names = ("token_ids", "positions", "slot_mapping", "next_token_ids")
+        fields = [_Field(name, tokens) for name in names]
+        fields += [_Field("row_start", (self.bucket.rows + 1,)), _Field("block_table", (*rows, self.blocks_per_row))]
+        names = ("context_len", "is_sampled", "position", "state_slot", "num_logprobs", "has_penalty", "has_bias", "top_k")
+        fields += [_Field(name, rows) for name in names]
+        fields += [_Field("seed", (*rows, 2))]
+        names = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+        fields += [_Field(name, rows, is_float=True) for name in names]
+        return tuple(fields)
+
+    @functools.cached_property
+    def size(self) -> int:
+        """int32 entries of the buffer."""
+        return sum(field.size for field in self.fields)
+
+    def _slices(self) -> Iterator[tuple[_Field, slice]]:
+        start = 0
+        for field in self.fields:
+            yield field, slice(start, start + field.size)
+            start += field.size
+
+    def pack(self, plan: StepPlan) -> np.ndarray:
+        """int32 [size]. The plan must fit the bucket."""
+        buffer = np.zeros(self.size, np.int32)
+        view = {
+            field.name: buffer[at].view(np.float32 if field.is_float else np.int32).reshape(field.shape)
+            for field, at in self._slices()
+        }
+        view["slot_mapping"].fill(NOWHERE)
+        view["next_token_ids"].fill(NOT_WANTED)
+        view["state_slot"].fill(NOWHERE)
+        view["num_logprobs"].fill(-1)
+        for name in ("temperature", "top_p", "repetition_penalty"):
+            view[name].fill(1.0)
+        first = 0
+        for index, row in enumerate(plan.rows):
+            first = self._pack_row(view, index, row, first)
+        view["row_start"][len(plan.rows) :] = first
+        return buffer
+
+    def _pack_row(self, view: dict[str, np.ndarray], index: int, row: PlannedRow, first: int) -> int:
+        """Fill row `index`, whose tokens begin at `first` of the token axis; returns where the next row's begin."""
+        last = first + len(row.token_ids)
+        view["row_start"][index] = first
+        view["token_ids"][first:last] = row.token_ids
+        position = np.arange(row.start, row.context_len, dtype=np.int32)
+        view["positions"][first:last] = position
+        blocks = np.asarray(row.block_ids, np.int32)
+        view["block_table"][index, : len(blocks)] = blocks
+        view["slot_mapping"][first:last] = blocks[position // self.block_size] * self.block_size + position % self.block_size
+        if row.next_token_ids is not None:
+            view["next_token_ids"][first:last] = row.next_token_ids
+        view["context_len"][index] = row.context_len
+        view["is_sampled"][index] = row.is_sampled
+        view["position"][index] = row.context_len
+        view["state_slot"][index] = row.slot
+        view["has_penalty"][index] = row.has_penalty
+        view["has_bias"][index] = row.has_bias
+        params = row.params
+        view["num_logprobs"][index] = -1 if params.logprobs is None else params.logprobs
+        view["seed"].view(np.uint32)[index] = (row.seed >> 32 & 0xFFFFFFFF, row.seed & 0xFFFFFFFF)
+        for name in (
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+        ):
+            view[name][index] = getattr(params, name)
+        return last
+
+    def unpack(self, buffer: jax.Array) -> StepInput:
+        """The traced inverse of `pack`."""
+        value = {}
+        for field, at in self._slices():
+            part = buffer[at].reshape(field.shape)
+            value[field.name] = lax.bitcast_convert_type(part, jnp.float32) if field.is_float else part
+        batch = {name: value[name] for name in ("row_start", "context_len", "block_table", "slot_mapping")}
+        rows = {
+            name: value[name]
+            for name in (
+                *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
+                *("repetition_penalty", "position", "state_slot", "num_logprobs"),
+            )
+        }
+        return StepInput(
+            forward=ForwardInput(value["token_ids"], value["positions"], PagedBatch(**batch)),
+            sampling=SamplingInput(
+                **rows,
+                seed=lax.bitcast_convert_type(value["seed"], jnp.uint32),
+                has_penalty=value["has_penalty"] != 0,
+                has_bias=value["has_bias"] != 0,
+            ),
+            is_sampled=value["is_sampled"] != 0,
+            next_token_ids=value["next_token_ids"],
+        )

@@ -1,0 +1,92 @@
+"""The traced step: forward pass, cache write, sampling and log-probabilities in one program.
+
+Every per-request option is an array of the same program, so nothing a client asks for causes a retrace. Device state (cache,
+sampler state, last tokens) is donated and comes back updated; the host fetches one packed array a step. The token a sequence
+drew in the step before is read from `last_tokens`, so a step can be dispatched before the host has seen that token.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from models.decoder import DecoderProgram, Parameters
+from pallas_kernels.paged_attention import PagedKV
+from runtime.engine.sampling_params import MAX_LOGPROBS
+from runtime.runner import sampling
+from runtime.runner.pack import NOT_WANTED, PackLayout
+from runtime.runner.sampling import SamplerState
+
+NUM_COLUMNS = 3 + 2 * MAX_LOGPROBS  # token id, logprob bits, rank, alternatives' ids, alternatives' logprob bits
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DeviceState:
+    """What lives on the device between steps; donated through each of them. S = max_num_seqs."""
+
+    cache: PagedKV
+    sampler: SamplerState
+    last_tokens: jax.Array  # int32 [S], token each slot's sequence drew last
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StepOutput:
+    rows: jax.Array  # int32 [R, NUM_COLUMNS]
+    prompt: jax.Array  # int32 [T, NUM_COLUMNS], zeros where no prompt log-probability was asked; fetched only if any was
+
+
+def _columns(tokens: jax.Array, logprobs: tuple[jax.Array, jax.Array, jax.Array, jax.Array]) -> jax.Array:
+    chosen, rank, top_ids, top_logprobs = logprobs
+    parts = (tokens[:, None], _bits(chosen)[:, None], rank[:, None], top_ids, _bits(top_logprobs))
+    return jnp.concatenate(parts, axis=1)
+
+
+def _bits(values: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(values, jnp.int32)
+
+
+def step(
+    program: DecoderProgram, layout: PackLayout, parameters: Parameters, state: DeviceState, buffer: jax.Array
+) -> tuple[DeviceState, StepOutput]:
+    """One step of a bucket. `program` and `layout` are static; buffer int32 [layout.size] from PackLayout.pack."""
+    inputs = layout.unpack(buffer)
+    decoder = program.bind(parameters)
+    token_ids = inputs.forward.token_ids
+    drawn = state.last_tokens[jnp.clip(-1 - token_ids, 0)]
+    forward = type(inputs.forward)(
+        jnp.where(token_ids < 0, drawn, token_ids), inputs.forward.positions, inputs.forward.attention
+    )
+    hidden, cache = decoder(forward, state.cache)
+
+    last = jnp.maximum(forward.attention.row_start[1:] - 1, 0)
+    logits = decoder.logits(hidden[last])
+    tokens = sampling.sample(logits, inputs.sampling, state.sampler)
+    rows = _columns(tokens, sampling.logprobs(logits, tokens, inputs.sampling))
+
+    if layout.bucket.is_decode:
+        prompt = jnp.zeros((0, NUM_COLUMNS), jnp.int32)
+    else:
+        following = inputs.next_token_ids
+        is_wanted = following != NOT_WANTED
+        prompt = _columns(following, sampling.prompt_logprobs(hidden, decoder.logits, following, is_wanted))
+
+    slots = jnp.where(inputs.is_sampled, inputs.sampling.state_slot, state.last_tokens.shape[0])
+    state = DeviceState(
+        cache=cache,
+        sampler=sampling.update_counts(state.sampler, tokens, inputs.sampling, inputs.is_sampled),
+        last_tokens=state.last_tokens.at[slots].set(tokens, mode="drop"),
+    )
+    return state, StepOutput(rows, prompt)
+
+
+def all_logits(
+    program: DecoderProgram, layout: PackLayout, parameters: Parameters, state: DeviceState, buffer: jax.Array
+) -> tuple[DeviceState, jax.Array]:
+    """As `step`, but returns the logits of every token, float32 [T, V], and draws nothing."""
+    inputs = layout.unpack(buffer)
+    decoder = program.bind(parameters)
+    hidden, cache = decoder(inputs.forward, state.cache)
+    return DeviceState(cache, state.sampler, state.last_tokens), decoder.logits(hidden)
