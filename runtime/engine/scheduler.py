@@ -1,0 +1,264 @@
+"""Which tokens of which sequences run in the next step: first come, first served, under a token budget.
+
+Running sequences that decode always get their one token; what is left of the budget goes to prefill chunks in order of arrival,
+then to waiting sequences. When blocks run out, the latest arrival is preempted and recomputed later. A step may be planned while
+the one before is still running: its tokens are then pending. Imports neither jax nor the server.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from runtime.engine.block_manager import BlockManager
+from runtime.engine.plan import PlannedRow, SlotReset, StepPlan, pending_token
+from runtime.engine.request import FinishReason
+from runtime.engine.sequence import Sequence, Status
+
+Trim = Callable[[int, int], int]  # (tokens, rows) -> tokens worth taking now
+
+
+class Scheduler:
+    """`token_budget` tokens a step over at most `max_num_seqs` rows; `trim` cuts a step to a good padded shape.
+
+    `is_chunked` False: a prompt runs in one step or not yet. `stop_ids` are banned while min_tokens is not reached.
+    """
+
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        max_num_seqs: int,
+        token_budget: int,
+        is_chunked: bool,
+        trim: Trim,
+        stop_ids: frozenset[int],
+    ) -> None:
+        self.blocks = blocks
+        self.token_budget = token_budget
+        self.is_chunked = is_chunked
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []  # by arrival
+        self.num_preemptions = 0
+        self.prefix_queries = 0  # tokens looked up
+        self.prefix_hits = 0  # tokens found
+        self._trim = trim
+        self._stop_ids = stop_ids
+        self._free_slots = list(range(max_num_seqs))[::-1]
+        self._resets: list[SlotReset] = []
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def schedule(self) -> tuple[StepPlan, list[Sequence]] | None:
+        """The next step and its sequences, row by row; None when nothing can run."""
+        self._resets = []
+        chunks = self._running_chunks()
+        if self.num_preempted_now == 0:
+            self._admit(chunks)
+        if self.is_chunked:
+            self._cut(chunks)
+        if not chunks:
+            return None
+        rows = tuple(self._commit(sequence, count) for sequence, count in chunks)
+        return StepPlan(rows, tuple(self._resets)), [sequence for sequence, _ in chunks]
+
+    def _running_chunks(self) -> list[tuple[Sequence, int]]:
+        """(sequence, tokens) for those already running, blocks taken; preempts the latest when blocks run out."""
+        self.num_preempted_now = 0
+        decoding = sum(not sequence.is_prefilling and not sequence.is_drawn_out for sequence in self.running)
+        prefill_budget = self.token_budget - decoding
+        chunks = []
+        for sequence in list(self.running):
+            if sequence.status is not Status.RUNNING or sequence.is_drawn_out:  # preempted in this loop, or complete
+                continue
+            count = sequence.num_uncomputed
+            if sequence.is_prefilling:
+                count = self._chunk(count, prefill_budget)
+                prefill_budget -= count
+            if count and self._take_blocks(sequence, count):
+                chunks.append((sequence, count))
+        return chunks
+
+    def _chunk(self, wanted: int, budget: int) -> int:
+        if self.is_chunked:
+            return min(wanted, budget)
+        return wanted if wanted <= budget else 0
+
+    def _take_blocks(self, sequence: Sequence, count: int) -> bool:
+        """Blocks for `count` more tokens, preempting later arrivals if need be; False when it had to give way itself."""
+        needed = self._blocks_needed(sequence, count)
+        while needed > self.blocks.num_free:
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        sequence.block_ids += self.blocks.allocate(needed)
+        return True
+
+    def _blocks_needed(self, sequence: Sequence, count: int) -> int:
+        return -(-(sequence.num_computed + count) // self.blocks.block_size) - len(sequence.block_ids)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._leave(sequence)
+        sequence.status = Status.WAITING
+        sequence.num_computed = 0
+        self.waiting.appendleft(sequence)
+        self.num_preemptions += 1
+        self.num_preempted_now += 1
+
+    def _admit(self, chunks: list[tuple[Sequence, int]]) -> None:
+        """Start waiting sequences in order while slots, budget and blocks for their whole prompt last."""
+        budget = self.token_budget - sum(count for _, count in chunks)
+        held_back: list[Sequence] = []
+        while self.waiting and self._free_slots and budget > 0:
+            sequence = self.waiting[0]
+            leader = sequence.leader
+            if leader is not None and leader.status is not Status.FINISHED and leader.is_prefilling:
+                held_back.append(self.waiting.popleft())
+                continue
+            hit = self._match(sequence)
+            computed = len(hit) * self.blocks.block_size
+            count = self._chunk(sequence.num_tokens - computed, budget)
+            total = -(-sequence.num_tokens // self.blocks.block_size)
+            if not count or total - len(hit) + self.blocks.num_unreferenced(hit) > self.blocks.num_free:
+                break
+            self.waiting.popleft()
+            self._start(sequence, hit)
+            sequence.block_ids += self.blocks.allocate(self._blocks_needed(sequence, count))
+            chunks.append((sequence, count))
+            budget -= count
+        self.waiting.extendleft(reversed(held_back))
+
+    def _match(self, sequence: Sequence) -> list[int]:
+        """Cached blocks of its prefix; never all tokens, because the last one must be computed to draw the next."""
+        if sequence.params.prompt_logprobs is not None:  # needs the logits of every prompt token
+            return []
+        full = (len(sequence.token_ids) - 1) // self.blocks.block_size
+        return self.blocks.match(sequence.hashes(self.blocks.block_size, full) if self.blocks.is_prefix_cached else ())
+
+    def _start(self, sequence: Sequence, hit: list[int]) -> None:
+        self.blocks.acquire(hit)
+        sequence.block_ids = list(hit)
+        sequence.num_computed = len(hit) * self.blocks.block_size
+        sequence.num_registered = len(hit)
+        if sequence.num_drawn == 0:
+            sequence.num_cached_tokens = sequence.num_computed
+            self.prefix_queries += sequence.prompt_len
+            self.prefix_hits += sequence.num_computed
+        sequence.status = Status.RUNNING
+        sequence.slot = self._free_slots.pop()
+        position = len(self.running)
+        while position and self._is_before(sequence, self.running[position - 1]):
+            position -= 1
+        self.running.insert(position, sequence)  # a resumed sequence keeps its place by arrival
+        counted = None
+        if _has_penalty(sequence):
+            known = tuple(sequence.token_ids)
+            counted = (known[: sequence.prompt_len], known[sequence.prompt_len :])
+        sequence.is_stop_banned = sequence.num_drawn < sequence.params.min_tokens
+        bias = self._bias(sequence) if sequence.params.logit_bias or sequence.is_stop_banned else None
+        if counted is not None or bias is not None:
+            self._resets.append(SlotReset(sequence.slot, counted, bias))
+
+    @staticmethod
+    def _is_before(sequence: Sequence, other: Sequence) -> bool:
+        return (sequence.request.arrival_s, sequence.index) < (other.request.arrival_s, other.index)
+
+    def _bias(self, sequence: Sequence) -> tuple[tuple[int, float], ...]:
+        bias = dict(sequence.params.logit_bias)
+        if sequence.is_stop_banned:
+            bias |= dict.fromkeys(self._stop_ids | set(sequence.params.stop_token_ids), float("-inf"))
+        return tuple(bias.items())
+
+    def _cut(self, chunks: list[tuple[Sequence, int]]) -> None:
+        """Shorten the last prefill chunk where that makes a better padded shape."""
+        total = sum(count for _, count in chunks)
+        if total == len(chunks):
+            return
+        excess = total - self._trim(total, len(chunks))
+        for index in reversed(range(len(chunks))):
+            sequence, count = chunks[index]
+            if excess > 0 and count > 1:
+                kept = max(count - excess, 1)
+                excess -= count - kept
+                chunks[index] = (sequence, kept)
+
+    def _commit(self, sequence: Sequence, count: int) -> PlannedRow:
+        """The row of a sequence that computes its next `count` tokens; from here on they count as computed."""
+        assert sequence.slot is not None
+        start = sequence.num_computed
+        token_ids = tuple(sequence.token_ids[start : start + count])
+        if len(token_ids) < count:
+            token_ids += (pending_token(sequence.slot),)
+        if sequence.is_stop_banned and sequence.num_drawn >= sequence.params.min_tokens:
+            sequence.is_stop_banned = False
+            self._resets.append(SlotReset(sequence.slot, bias=self._bias(sequence)))
+        sequence.num_computed += count
+        is_sampled = sequence.num_uncomputed == 0
+        row = PlannedRow(
+            slot=sequence.slot,
+            token_ids=token_ids,
+            start=start,
+            block_ids=tuple(sequence.block_ids),
+            is_sampled=is_sampled,
+            params=sequence.params,
+            seed=sequence.seed,
+            has_penalty=_has_penalty(sequence),
+            has_bias=bool(sequence.params.logit_bias) or sequence.is_stop_banned,
+            next_token_ids=self._next_token_ids(sequence, start, count),
+        )
+        sequence.num_pending += is_sampled
+        return row
+
+    @staticmethod
+    def _next_token_ids(sequence: Sequence, start: int, count: int) -> tuple[int, ...] | None:
+        """For prompt log-probabilities: the prompt token after each of the row's tokens, -1 after the last."""
+        if sequence.params.prompt_logprobs is None or sequence.index > 0 or start >= sequence.prompt_len - 1:
+            return None
+        following = sequence.request.prompt_token_ids[start + 1 : start + count + 1]
+        return following + (-1,) * (count - len(following))
+
+    def receive(self, sequence: Sequence, token_id: int | None) -> None:
+        """A step of this sequence has run; `token_id` is what it drew, None for a chunk that draws nothing."""
+        if token_id is not None:
+            sequence.num_pending -= 1
+            sequence.token_ids.append(token_id)
+        self._register(sequence)
+
+    def _register(self, sequence: Sequence) -> None:
+        full = min(len(sequence.token_ids), sequence.num_computed) // self.blocks.block_size
+        if self.blocks.is_prefix_cached and full > sequence.num_registered:
+            hashes = sequence.hashes(self.blocks.block_size, full)
+            for index in range(sequence.num_registered, full):
+                self.blocks.register(sequence.block_ids[index], hashes[index])
+            sequence.num_registered = full
+
+    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End a sequence, whatever its state. A step in flight may still write to its blocks: later steps run after it."""
+        if sequence.status is Status.RUNNING:
+            self._leave(sequence)
+        elif sequence.status is Status.WAITING:
+            self.waiting.remove(sequence)
+        sequence.status = Status.FINISHED
+        sequence.finish_reason = reason
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Give back what a running sequence holds."""
+        assert sequence.slot is not None
+        self._register(sequence)
+        self.running.remove(sequence)
+        self.blocks.release(sequence.block_ids)
+        sequence.block_ids = []
+        self._free_slots.append(sequence.slot)
+        sequence.slot = None
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def sequences(self) -> Iterable[Sequence]:
+        return [*self.running, *self.waiting]
+
+
+def _has_penalty(sequence: Sequence) -> bool:
+    params = sequence.params
+    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)

@@ -1,0 +1,81 @@
+"""The scheduler's mutable record of one generation: its tokens, how far they are computed, and what it holds.
+
+Tokens are in one of three states: known to the host (`token_ids`), drawn on the device but not seen yet (`num_pending`), or
+still to be drawn. `num_computed` counts tokens whose keys and values are in the cache or will be once the steps already
+dispatched have run. Imports neither jax nor the server.
+"""
+
+import enum
+
+from runtime.engine.block_manager import ROOT_HASH, block_hash
+from runtime.engine.request import FinishReason, Request
+from runtime.engine.sampling_params import SamplingParams
+
+
+class Status(enum.Enum):
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    FINISHED = enum.auto()
+
+
+class Sequence:
+    """One of a request's `n` completions. `leader` is the first of them: the others wait for its prompt to be computed."""
+
+    def __init__(
+        self, request: Request, index: int, seed: int, max_tokens: int, leader: "Sequence | None" = None
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.seed = seed
+        self.max_tokens = max_tokens  # completion tokens, the model's limit considered
+        self.leader = leader
+        self.status = Status.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.token_ids: list[int] = list(request.prompt_token_ids)
+        self.num_pending = 0
+        self.num_computed = 0
+        self.num_cached_tokens = 0  # prompt tokens found in the prefix cache, at first admission
+        self.block_ids: list[int] = []
+        self.slot: int | None = None
+        self.is_stop_banned = False  # the device's bias row bans stop tokens (min_tokens)
+        self._hashes: list[bytes] = []
+        self.num_registered = 0  # full blocks already offered to the prefix cache
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_drawn(self) -> int:
+        """Completion tokens, the pending one included."""
+        return len(self.token_ids) - self.prompt_len + self.num_pending
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) + self.num_pending
+
+    @property
+    def num_uncomputed(self) -> int:
+        return self.num_tokens - self.num_computed
+
+    @property
+    def is_prefilling(self) -> bool:
+        """More than the last token is still to be computed, or nothing was drawn yet."""
+        return self.num_uncomputed > 1 or self.num_drawn == 0
+
+    @property
+    def is_drawn_out(self) -> bool:
+        """Every token it may have is drawn; the last may not have been seen yet."""
+        return self.num_drawn >= self.max_tokens
+
+    def hashes(self, block_size: int, count: int) -> list[bytes]:
+        """Hash chain of its first `count` blocks, all of known tokens."""
+        while len(self._hashes) < count:
+            start = len(self._hashes) * block_size
+            parent = self._hashes[-1] if self._hashes else ROOT_HASH
+            self._hashes.append(block_hash(parent, self.token_ids[start : start + block_size]))
+        return self._hashes[:count]
