@@ -1,0 +1,103 @@
+"""Make the goldens of two real GGUF files with transformers' dequantised load (extra `oracle`).
+
+    python tests/models/goldens/make_gguf_goldens.py FOLDER
+
+FOLDER holds the files of FILES. Weights are dequantised to float32 by transformers and run without a
+cache. Stored at a few positions of a fixed text: the 16 largest logits, and those of 256 vocabulary
+entries drawn at random; of a chat model also greedy completions of three chats.
+"""
+
+import hashlib
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+FOLDER = Path(__file__).parent
+FILES = {
+    "smollm2_135m_q4_1": "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "gemma3_270m_q4_k_m": "gemma-3-270m-q4_k_m.gguf",
+}
+TEXT = (
+    "The first steam engines pumped water out of mines. Each stroke filled a cylinder with steam, "
+    "then a jet of cold water condensed it, and the weight of the air pushed the piston down. "
+    "Watt saw that most of the heat was lost by cooling the cylinder again and again: 3/4 of it, "
+    "by his own measurement in 1765. def efficiency(work, heat): return work / heat"
+)
+CHATS = (
+    "What is the capital of France?",
+    "Write one sentence about the sea.",
+    "List three primary colors.",
+)
+NUM_TOP, NUM_SAMPLED, NUM_GREEDY = 16, 256, 32
+# In several chunks and blocks, at the start, and (Gemma 3's window is 512) beyond any window.
+POSITIONS = {
+    "smollm2_135m_q4_1": [0, 1, 15, 40, 80],
+    "gemma3_270m_q4_k_m": [0, 1, 15, 80, 530, 599],
+}
+
+
+@torch.no_grad()
+def greedy(model: torch.nn.Module, ids: list[int]) -> tuple[list[int], float]:
+    """Greedy completion, each token by a full forward pass, and its smallest gap between the best two."""
+    new, gap = [], math.inf
+    for _ in range(NUM_GREEDY):
+        best = model(torch.tensor([ids + new]), use_cache=False).logits[0, -1].float().topk(2)
+        gap = min(gap, float(best.values[0] - best.values[1]))
+        new.append(int(best.indices[0]))
+    return new, gap
+
+
+@torch.no_grad()
+def make(name: str, folder: Path) -> None:
+    file = folder / FILES[name]
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=file.name, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    print(model.config)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file.name)
+    positions = POSITIONS[name]
+    ids = tokenizer(TEXT)["input_ids"]
+    ids = (ids * (1 + positions[-1] // len(ids)))[: positions[-1] + 1]
+    logits = model(torch.tensor([ids]), use_cache=False).logits[0, positions].float()
+    sampled = np.random.RandomState(0).choice(logits.shape[1], NUM_SAMPLED, replace=False)
+    sampled.sort()
+    top = logits.topk(NUM_TOP)
+    (FOLDER / name).mkdir(exist_ok=True)
+    np.savez_compressed(
+        FOLDER / name / "reference.npz",
+        token_ids=np.array(ids, np.int32),
+        positions=np.array(positions, np.int32),
+        top_ids=top.indices.numpy().astype(np.int32),
+        top_logits=top.values.numpy(),
+        sampled_ids=sampled.astype(np.int32),
+        sampled_logits=logits.numpy()[:, sampled],
+    )
+    record = dict(
+        transformers=transformers.__version__,
+        oracle="transformers, AutoModelForCausalLM.from_pretrained(gguf_file=...), float32",
+        file=file.name,
+        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        logit_deviation=round(float(logits.std()), 3),
+        chats=[],
+    )
+    if tokenizer.chat_template:
+        for text in CHATS:
+            message = [{"role": "user", "content": text}]
+            prompt = tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"]
+            completion, gap = greedy(model, prompt)
+            chat = dict(message=text, min_greedy_gap=round(gap, 4), prompt_token_ids=prompt)
+            chat |= dict(greedy_token_ids=completion, text=tokenizer.decode(completion))
+            record["chats"].append(chat)
+            print(chat)
+    (FOLDER / name / "real.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    for chosen in sys.argv[2:] or FILES:
+        make(chosen, Path(sys.argv[1]))
