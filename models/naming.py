@@ -1,18 +1,25 @@
-"""From checkpoint tensor names to parameter names: literal tables, and the check that nothing is missing or left over.
+"""From checkpoint tensor names to parameter names: literal tables, and the check that nothing is
+missing or left over.
 
-A family's WEIGHTS maps each of our parameter names to the checkpoint tensor it is made of. `{layer}` in the checkpoint name
-marks a stacked parameter [L, ...]: layer l of the stack comes from the tensor with that layer's number. Reading and placing
-tensors is runtime.checkpoint.load's work, not done here.
+A family's WEIGHTS maps each of our parameter names to the checkpoint tensor it is made of.
+`{layer}` in the checkpoint name marks a stacked parameter [L, ...]: layer l of the stack comes from
+the tensor with that layer's number. Reading and placing tensors is runtime.checkpoint.load's work,
+not done here.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a parameter comes from: checkpoint tensor name pattern, and what to do to each tensor before stacking.
+    """Where a parameter comes from: tensor name pattern, and what to do to each before stacking.
 
     `transform` takes and returns one numpy array (a view where possible); None = as it is.
     """
@@ -20,11 +27,69 @@ class Source:
     pattern: str
     transform: Callable[[Any], Any] | None = None
 
+    @property
+    def is_stacked(self) -> bool:
+        return "{layer}" in self.pattern
+
 
 WeightMap = Mapping[str, Source | str]
+
+# Tensors that a text decoder does without: recomputed buffers, and the other parts of a model that
+# also sees or hears.
+IGNORABLE = re.compile(
+    r"(.*\.rotary_emb\.inv_freq)"
+    r"|((model\.)?(vision_tower|vision_model|visual|audio_tower|multi_modal_projector)\..*)"
+)
+TIED_LOGITS = "lm_head.weight"  # some files of tied models store the embedding a second time
 
 
 def source(weights: WeightMap, parameter: str) -> Source:
     """The source of one parameter. KeyError when the family's table has no such parameter."""
     entry = weights[parameter]
     return Source(entry) if isinstance(entry, str) else entry
+
+
+@dataclass(frozen=True)
+class Match:
+    """Which tensors make up each parameter, in layer order, and everything that does not fit."""
+
+    tensors: Mapping[str, tuple[str, ...]]
+    problems: tuple[str, ...]
+
+
+def match(
+    weights: WeightMap, parameters: Mapping[str, Shape], tensors: Mapping[str, Shape]
+) -> Match:
+    """Compares the parameters of a model (name -> shape, stacks with their L) with a checkpoint's
+    tensors (name -> shape).
+
+    Problems are sentences: a missing tensor, a shape that differs, a tensor that nothing uses.
+    """
+    matched, problems, used = {}, [], set()
+    for parameter, shape in parameters.items():
+        origin = source(weights, parameter)
+        layers = range(shape[0]) if origin.is_stacked else range(1)
+        names = tuple(origin.pattern.replace("{layer}", str(layer)) for layer in layers)
+        want = shape[1:] if origin.is_stacked else shape
+        matched[parameter] = names
+        used.update(names)
+        for name in names:
+            if name not in tensors:
+                problems.append(f"missing: {name} {list(want)}, for {parameter}")
+            elif (got := _shape_after(origin, tensors[name])) != want:
+                problems.append(f"shape: {name} is {list(got)}, the config needs {list(want)}")
+    if "logits.weight" not in parameters:
+        used.add(TIED_LOGITS)
+    problems += [f"unused: {name} {list(tensors[name])}" for name in _unknown(tensors, used)]
+    return Match(matched, tuple(problems))
+
+
+def _unknown(tensors: Iterable[str], used: set[str]) -> list[str]:
+    return [name for name in tensors if name not in used and not IGNORABLE.fullmatch(name)]
+
+
+def _shape_after(origin: Source, shape: Shape) -> Shape:
+    """The shape a tensor has after its transform, tried on an array that takes no memory."""
+    if origin.transform is None:
+        return shape
+    return np.shape(origin.transform(np.broadcast_to(np.float32(0), shape)))
