@@ -1,4 +1,4 @@
-"""Model goldens: tiny checkpoints as recipes, with logits and greedy tokens that transformers computed.
+"""Model goldens: tiny checkpoints as recipes, with logits and greedy tokens from transformers.
 
 A golden's weights are not stored: `golden.json` gives shape, mean and standard deviation of every
 tensor, and the values are drawn from numpy's legacy generator (its stream never changes between

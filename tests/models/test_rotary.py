@@ -1,4 +1,4 @@
-"""Rotary embedding: frequencies against transformers, angles against numpy, rotation by its algebra."""
+"""Rotary embedding: frequencies against transformers, angles and rotation against numpy."""
 
 import json
 from pathlib import Path

@@ -2,9 +2,9 @@
 
     python tests/models/goldens/make_gguf_goldens.py FOLDER
 
-FOLDER holds the files of FILES. Weights are dequantised to float32 by transformers and run without a
-cache. Stored at a few positions of a fixed text: the 16 largest logits, and those of 256 vocabulary
-entries drawn at random; of a chat model also greedy completions of three chats.
+FOLDER holds the files of FILES. Weights are dequantised to float32 by transformers and run without
+a cache. Stored at a few positions of a fixed text: the 16 largest logits, and those of 256 random
+vocabulary entries; of a chat model also greedy completions of three chats.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ POSITIONS = {
 
 @torch.no_grad()
 def greedy(model: torch.nn.Module, ids: list[int]) -> tuple[list[int], float]:
-    """Greedy completion, each token by a full forward pass, and its smallest gap between the best two."""
+    """Greedy completion, each token by a full forward pass, and the smallest gap of its steps."""
     new, gap = [], math.inf
     for _ in range(NUM_GREEDY):
         best = model(torch.tensor([ids + new]), use_cache=False).logits[0, -1].float().topk(2)

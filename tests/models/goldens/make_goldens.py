@@ -2,8 +2,9 @@
 
     python tests/models/goldens/make_goldens.py [name ...]
 
-Weights come from tests/models/golden.py's recipe; the seed is the first whose greedy tokens are well
-separated, so that they do not depend on rounding. Both spellings of a config are run, and must agree.
+Weights come from tests/models/golden.py's recipe; the seed is the first whose greedy tokens are
+well separated, so that they do not depend on rounding. Both spellings of a config are run, and must
+agree.
 """
 
 import json
@@ -221,7 +222,7 @@ def make(name: str) -> None:
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())
     (FOLDER / name / "golden.json").write_text("{" + lines + "}\n")
     print(
-        f"{name}: seed {seed}, gap {gap:.3f}, deviation of logits {logits.std():.2f}, greedy {greedy}"
+        f"{name}: seed {seed}, gap {gap:.3f}, logit deviation {logits.std():.2f}, greedy {greedy}"
     )
 
 

@@ -1,0 +1,242 @@
+"""Family files: what they read from a Hugging Face config in each spelling, and what they refuse."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from golden import NAMES, golden
+
+from models import ARCHITECTURES, family_of
+from models.config import DecoderConfig, LayerConfig, RopeConfig
+from models.naming import source
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 97,
+    "hidden_size": 42,
+    "intermediate_size": 52,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 10,
+    "max_position_embeddings": 96,
+}
+MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "sliding_window": None}
+QWEN2 = LLAMA | {"architectures": ["Qwen2ForCausalLM"]}
+QWEN3 = LLAMA | {"architectures": ["Qwen3ForCausalLM"]}
+GEMMA3 = LLAMA | {"architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 7}
+
+
+def read(config: dict[str, Any]) -> DecoderConfig:
+    return family_of(config).config_from_hf(config)
+
+
+def windows(config: dict[str, Any]) -> list[int]:
+    return [layer.window for layer in read(config).layers]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_spellings_give_one_decoder(name: str) -> None:
+    """Oracle: transformers gave equal logits for both (goldens/make_goldens.py)."""
+    made = golden(name)
+    assert read(made.config) == read(made.hub_config)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weight_table_names_exactly_the_tensors_of_a_checkpoint(name: str) -> None:
+    """Oracle: the state dict of transformers' module, listed in the golden."""
+    made = golden(name)
+    config, weights = read(made.config), family_of(made.config).WEIGHTS
+    absent = {"logits.weight"} if config.is_tied else set()
+    absent |= {
+        parameter
+        for parameter in weights
+        if parameter.endswith(".bias")
+        and not (
+            (config.has_qkv_bias and parameter.split(".")[2] in ("query", "key", "value"))
+            or (config.has_output_bias and "attention.output" in parameter)
+            or (config.has_mlp_bias and ".mlp." in parameter)
+        )
+    }
+    names = {
+        source(weights, parameter).pattern.replace("{layer}", str(layer))
+        for parameter in weights.keys() - absent
+        for layer in range(config.num_layers)
+    }
+    assert names == made.tensors.keys()
+
+
+def test_llama_defaults_are_those_of_transformers() -> None:
+    """Oracle: transformers' LlamaConfig with the same keys."""
+    bare = {name: value for name, value in LLAMA.items() if name != "head_dim"}
+    bare |= {"num_key_value_heads": None, "hidden_size": 48}
+    del bare["max_position_embeddings"]
+    config = read(bare)
+    assert (config.num_kv_heads, config.head_dim, config.max_positions) == (6, 8, 2048)
+
+
+def test_gemma3_sizes_left_out_are_those_of_transformers() -> None:
+    """Oracle: transformers' reading of a published text_config that says five things only."""
+    config = read(
+        {
+            "architectures": ["Gemma3ForCausalLM"],
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+        }
+    )
+    assert config.ropes == (
+        RopeConfig(theta=1_000_000.0, kind="linear", factor=8.0),
+        RopeConfig(theta=10_000.0),
+    )
+    assert (config.vocab_size, config.num_heads, config.num_kv_heads) == (262_208, 8, 4)
+    assert (config.head_dim, config.scale, config.max_positions) == (256, 1 / 16, 131_072)
+    assert config.is_tied and config.activation == "gelu_tanh"
+    assert [layer.window for layer in config.layers[:7]] == [1024] * 5 + [0, 1024]
+    assert [layer.rope for layer in config.layers[:7]] == [1] * 5 + [0, 1]
+
+
+def test_mistral_slides_in_every_layer_unless_told_otherwise() -> None:
+    """Oracle: transformers' MistralConfig: 4096 when absent, whole context when null."""
+    silent = {name: value for name, value in MISTRAL.items() if name != "sliding_window"}
+    assert windows(silent) == [4096] * 3
+    assert windows(MISTRAL) == [0] * 3
+    alternating = ["full_attention", "sliding_attention", "full_attention"]
+    assert windows(MISTRAL | {"sliding_window": 7, "layer_types": alternating}) == [0, 7, 0]
+
+
+@pytest.mark.parametrize("base", [QWEN2, QWEN3], ids=["qwen2", "qwen3"])
+def test_qwen_slides_from_max_window_layers_on_and_only_if_switched_on(base: dict) -> None:
+    """Oracle: transformers' Qwen2Config.layer_types."""
+    keys = base | {"sliding_window": 7, "max_window_layers": 2}
+    assert windows(keys) == [0, 0, 0]
+    assert windows(keys | {"use_sliding_window": True}) == [0, 0, 7]
+
+
+def test_biases_are_read_per_family() -> None:
+    """Oracle: which Linear layers have a bias in transformers' modules."""
+    llama = read(LLAMA | {"attention_bias": True, "mlp_bias": True})
+    assert llama.has_qkv_bias and llama.has_output_bias and llama.has_mlp_bias
+    qwen2 = read(QWEN2)
+    assert qwen2.has_qkv_bias and not qwen2.has_output_bias and not qwen2.has_mlp_bias
+    qwen3 = read(QWEN3 | {"attention_bias": True})
+    assert qwen3.has_qkv_bias and qwen3.has_output_bias and qwen3.has_qk_norm
+
+
+ROPES = {
+    "no keys at all": ({}, RopeConfig()),
+    "new": (
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0}},
+        RopeConfig(theta=5e5, kind="linear", factor=2.0),
+    ),
+    "old": (
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2}},
+        RopeConfig(theta=5e5, kind="linear", factor=2.0),
+    ),
+    "oldest": (
+        {"rope_theta": 500_000, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        RopeConfig(theta=5e5, kind="linear", factor=2.0),
+    ),
+    "length left out": (
+        {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+            }
+        },
+        RopeConfig(kind="llama3", factor=8.0, original_max_positions=96),
+    ),
+    "length at top level": (
+        {"original_max_position_embeddings": 24, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+        RopeConfig(kind="yarn", factor=4.0, original_max_positions=24),
+    ),
+    "factor left out": (
+        {"rope_scaling": {"type": "yarn", "original_max_position_embeddings": 24}},
+        RopeConfig(kind="yarn", factor=4.0, original_max_positions=24),
+    ),
+    "nulls": (
+        {"rope_theta": None, "rope_scaling": None, "rope_parameters": None},
+        RopeConfig(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_rotary_embedding_is_read_in_every_spelling(name: str) -> None:
+    """Oracle: the rules of transformers' RotaryEmbeddingConfigMixin, read in its source."""
+    keys, expected = ROPES[name]
+    assert read(LLAMA | keys).ropes == (expected,)
+
+
+REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "longrope": (LLAMA, {"rope_scaling": {"type": "longrope", "factor": 4.0}}),
+    "dynamic": (LLAMA, {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}),
+    "mrope_section": (QWEN2, {"rope_scaling": {"rope_type": "default", "mrope_section": [1]}}),
+    "partial_rotary_factor": (LLAMA, {"partial_rotary_factor": 0.5}),
+    "rope partial_rotary_factor": (
+        LLAMA,
+        {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+    ),
+    "per layer type": (QWEN3, {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}),
+    "factor": (LLAMA, {"rope_scaling": {"type": "linear"}}),
+    "rope_parameters": (GEMMA3, {"rope_parameters": {"rope_type": "default"}}),
+    "hidden_act": (LLAMA, {"hidden_act": "relu2"}),
+    "hidden_activation": (GEMMA3, {"hidden_activation": "quick_gelu"}),
+    "use_bidirectional_attention": (GEMMA3, {"use_bidirectional_attention": True}),
+    "attn_logit_softcapping": (GEMMA3, {"attn_logit_softcapping": 50.0}),
+    "final_logit_softcapping": (LLAMA, {"final_logit_softcapping": 30.0}),
+    "attention_bias": (MISTRAL, {"attention_bias": True}),
+    "mlp_bias": (QWEN3, {"mlp_bias": True}),
+    "attention_chunk_size": (LLAMA, {"attention_chunk_size": 8192}),
+    "num_experts": (QWEN3, {"num_experts": 128}),
+    "chunked_attention": (QWEN3, {"layer_types": ["full_attention"] * 2 + ["chunked_attention"]}),
+    "no sliding_window": (LLAMA, {"layer_types": ["sliding_attention"] * 3}),
+    "layer_types has 2": (QWEN2, {"layer_types": ["full_attention"] * 2}),
+    "sliding_window": (MISTRAL, {"sliding_window": -1}),
+    "no hidden_size": (LLAMA, {"hidden_size": None}),
+    "vocab_size": (LLAMA, {"vocab_size": "97"}),
+    "intermediate_size": (LLAMA, {"intermediate_size": 52.5}),
+    "rms_norm_eps": (LLAMA, {"rms_norm_eps": "small"}),
+    "head_dim": (LLAMA, {"head_dim": None, "hidden_size": 43}),
+    "tie_word_embeddings": (LLAMA, {"tie_word_embeddings": "yes"}),
+    "num_key_value_heads": (LLAMA, {"num_key_value_heads": 4}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_is_not_computed_is_refused_by_name(name: str) -> None:
+    """Oracle: the name of the key or value that the test breaks must be in the message."""
+    base, change = REFUSALS[name]
+    read(base)
+    with pytest.raises(ValueError, match=name):
+        read(base | change)
+
+
+def test_unknown_architecture_lists_those_known_most_similar_first() -> None:
+    """Oracle: the registry itself."""
+    with pytest.raises(ValueError, match="Qwen25ForCausalLM") as caught:
+        family_of({"architectures": ["Qwen25ForCausalLM"]})
+    known = str(caught.value).split("known are ")[1].split(", ")
+    assert known[0].startswith("Qwen") and set(known) == set(ARCHITECTURES)
+    with pytest.raises(ValueError, match="no architectures"):
+        family_of({})
+
+
+def test_a_family_is_imported_only_when_asked_for() -> None:
+    """Oracle: sys.modules of a fresh interpreter."""
+    code = "import sys, models; print([m for m in ('jax', 'models.llama') if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_a_decoder_config_is_hashable_data() -> None:
+    """Oracle: equality; programs are cached by it."""
+    config = read(GEMMA3)
+    assert hash(config) == hash(read(dict(GEMMA3)))
+    assert replace(config, layers=(LayerConfig(),)) != config
