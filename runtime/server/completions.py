@@ -1,0 +1,257 @@
+"""POST /v1/completions: text or token ids in, text out, with OpenAI's older logprobs and echo.
+
+A body may hold many prompts; choice `prompt * n + completion` belongs to prompt number `prompt`. `echo` with `max_tokens: 0`
+scores a prompt without going on from it.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from runtime.engine.async_engine import AsyncEngine
+from runtime.engine.request import CompletionDelta, Request, RequestDelta, TokenLogprob
+from runtime.metrics import Metrics
+from runtime.server.body import read_body
+from runtime.server.chunks import RenderChoice, stream_chunks
+from runtime.server.disconnect import while_connected
+from runtime.server.errors import bad_request
+from runtime.server.fields import Fields, is_integer
+from runtime.server.generation import Generation, as_delta, check_model, fit_context
+from runtime.server.json_response import JsonResponse
+from runtime.server.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
+from runtime.server.not_supported import COMPLETION_OPTIONS, refuse_unsupported
+from runtime.server.protocol import GenerationOptions, log_unknown, read_options
+from runtime.server.request_log import record_of
+from runtime.server.sse import EventStream
+
+MAX_TOTAL_CHOICES = 2048  # prompts x n of one body
+_DEFAULT_MAX_TOKENS = 16
+
+Prompt = str | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CompletionBody:
+    """A checked body of this route."""
+
+    prompts: tuple[Prompt, ...]
+    options: GenerationOptions
+    is_echo: bool
+    is_score_only: bool  # max_tokens: 0
+    has_max_tokens: bool
+    has_special_tokens: bool  # begin the prompt as the model wants it
+    has_prompt_logprobs: bool
+
+
+def read_completion_body(
+    values: dict[str, Any], generation_defaults: Mapping[str, Any]
+) -> CompletionBody:
+    """Check every field. Raises ApiError that names the one at fault."""
+    fields = Fields(values)
+    refuse_unsupported(fields, COMPLETION_OPTIONS)
+    is_echo = fields.boolean("echo")
+    max_tokens, logprobs = fields.integer("max_tokens"), fields.integer("logprobs")
+    is_score_only = is_echo and max_tokens == 0
+    options = read_options(
+        fields,
+        generation_defaults,
+        max_tokens=_DEFAULT_MAX_TOKENS
+        if max_tokens is None
+        else max(max_tokens, int(is_score_only)),
+        logprobs=logprobs,
+    )
+    prompts = _read_prompts(fields)
+    if len(prompts) * options.params.n > MAX_TOTAL_CHOICES:
+        message = f"{len(prompts)} prompts with n={options.params.n} are more than {MAX_TOTAL_CHOICES} choices"
+        raise bad_request("prompt", message)
+    asked = options.params.prompt_logprobs
+    if is_echo and logprobs is not None:
+        params = replace(options.params, prompt_logprobs=max(logprobs, asked or 0))
+        options = replace(options, params=params)
+    body = CompletionBody(
+        prompts=prompts,
+        options=options,
+        is_echo=is_echo,
+        is_score_only=is_score_only,
+        has_max_tokens=max_tokens is not None,
+        has_special_tokens=fields.boolean("add_special_tokens", True),
+        has_prompt_logprobs=asked is not None,
+    )
+    log_unknown(fields)
+    return body
+
+
+def _read_prompts(fields: Fields) -> tuple[Prompt, ...]:
+    prompt = fields.any("prompt")
+    if isinstance(prompt, str):
+        return (prompt,)
+    if isinstance(prompt, list) and prompt:
+        if all(map(is_integer, prompt)):
+            return (tuple(prompt),)
+        if all(isinstance(item, str) for item in prompt):
+            return tuple(prompt)
+        if all(isinstance(item, list) and all(map(is_integer, item)) for item in prompt):
+            return tuple(map(tuple, prompt))
+    raise fields.wrong(
+        "prompt",
+        "a string, an array of strings, of token ids, or of arrays of token ids, not empty",
+    )
+
+
+class _Choice:
+    """One choice as it grows: puts the prompt in front where echo is asked for and keeps the logprobs' offsets."""
+
+    def __init__(
+        self,
+        index: int,
+        body: CompletionBody,
+        request: Request,
+        prompt_text: str,
+        names: TokenNames,
+    ) -> None:
+        self._index = index
+        self._prompt_token_ids = request.prompt_token_ids
+        count = body.options.params.logprobs
+        skips_special = body.options.params.skip_special_tokens
+        self._logprobs = None if count is None else CompletionLogprobs(names, count, skips_special)
+        self._echo = prompt_text if body.is_echo else None
+
+    def render(
+        self, news: CompletionDelta, prompt_entries: Sequence[TokenLogprob | None] | None
+    ) -> dict[str, Any]:
+        text, logprobs = news.text, None
+        if self._echo is not None:
+            text = self._echo + text
+            if self._logprobs:
+                logprobs = self._logprobs.render_prompt(
+                    self._echo, self._prompt_token_ids, prompt_entries or ()
+                )
+            self._echo = None
+        if self._logprobs:
+            tokens = self._logprobs.render(news.token_ids, news.logprobs or ())
+            logprobs = (
+                {name: logprobs[name] + tokens[name] for name in tokens} if logprobs else tokens
+            )
+        return {
+            "index": self._index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": news.finish_reason,
+            "stop_reason": news.stop_reason,
+        }
+
+    def is_silent(self, news: CompletionDelta) -> bool:
+        """The delta gives a client nothing to see yet."""
+        has_news = (
+            news.text or news.finish_reason or self._echo or (self._logprobs and news.token_ids)
+        )
+        return not has_news
+
+
+class Completions:
+    """The route, for one engine."""
+
+    def __init__(self, engine: AsyncEngine, metrics: Metrics) -> None:
+        self._engine = engine
+        self._metrics = metrics
+
+    async def answer(self, http_request: HttpRequest) -> Response:
+        values = await read_body(http_request)
+        body = read_completion_body(values, self._engine.generation_defaults)
+        check_model(body.options.model, self._engine)
+        answer_id = f"cmpl-{uuid.uuid4().hex}"
+        record = record_of(http_request)
+        record.request_id = answer_id
+        requests = []
+        for index, prompt in enumerate(body.prompts):
+            token_ids = await self._encode(prompt, body)
+            params = fit_context(
+                body.options.params,
+                len(token_ids),
+                self._engine.max_model_len,
+                prompt_name="prompt",
+                is_explicit=body.has_max_tokens,
+            )
+            requests.append(Request(f"{answer_id}-{index}", token_ids, params, record.arrival_s))
+        generation = Generation(
+            self._engine, self._metrics, record, tuple(requests), body.is_score_only
+        )
+        head = {
+            "id": answer_id,
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self._engine.model_name,
+        }
+        names = TokenNames(self._engine.tokenizer, body.options.is_tokens_as_ids)
+        choices = self._choices(body, requests, names)
+        if body.options.is_stream:
+            return EventStream(
+                stream_chunks(
+                    generation, body.options, head, _renderer(choices, body.options.params.n)
+                )
+            )
+        whole = await while_connected(
+            http_request.receive, self._whole(generation, body, choices, names)
+        )
+        return JsonResponse(head | whole)
+
+    async def _encode(self, prompt: Prompt, body: CompletionBody) -> tuple[int, ...]:
+        if isinstance(prompt, tuple):
+            return prompt
+        # In a thread: a long text takes long enough to be felt by the streams of others.
+        encode = self._engine.tokenizer.encode
+        return tuple(
+            await asyncio.to_thread(encode, prompt, add_special_tokens=body.has_special_tokens)
+        )
+
+    def _choices(
+        self, body: CompletionBody, requests: list[Request], names: TokenNames
+    ) -> list[_Choice]:
+        choices = []
+        for prompt, request in zip(body.prompts, requests, strict=True):
+            text = (
+                prompt if isinstance(prompt, str) else self._decoded(prompt) if body.is_echo else ""
+            )
+            for _ in range(request.params.n):
+                choices.append(_Choice(len(choices), body, request, text, names))
+        return choices
+
+    def _decoded(self, token_ids: tuple[int, ...]) -> str:
+        return self._engine.tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    async def _whole(
+        self,
+        generation: Generation,
+        body: CompletionBody,
+        choices: list[_Choice],
+        names: TokenNames,
+    ) -> dict[str, Any]:
+        rendered = []
+        for output in await generation.outputs():
+            for completion in output.outputs:
+                choice = choices[len(rendered)].render(as_delta(completion), output.prompt_logprobs)
+                if body.has_prompt_logprobs:
+                    choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs or (), names)
+                rendered.append(choice)
+        return {"choices": rendered, "usage": generation.usage.body}
+
+
+def _renderer(choices: list[_Choice], n: int) -> RenderChoice:
+    prompt_entries: dict[int, tuple[TokenLogprob | None, ...]] = {}
+
+    def render(
+        prompt_index: int, delta: RequestDelta, news: CompletionDelta
+    ) -> Iterator[dict[str, Any]]:
+        if delta.prompt_logprobs is not None:
+            prompt_entries[prompt_index] = delta.prompt_logprobs
+        choice = choices[prompt_index * n + news.index]
+        if not choice.is_silent(news):
+            yield choice.render(news, prompt_entries.get(prompt_index))
+
+    return render

@@ -1,0 +1,161 @@
+"""The way from prompts to deltas: one engine request per prompt, their deltas merged, counted and timed.
+
+An answer to a client may rest on several requests (a list of prompts) with several completions each; a choice's index is
+`prompt * n + completion`. Closing the merged stream aborts all of them.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from runtime.engine.async_engine import AsyncEngine
+from runtime.engine.request import (
+    CompletionDelta,
+    CompletionOutput,
+    Request,
+    RequestDelta,
+    RequestOutput,
+)
+from runtime.engine.sampling_params import SamplingParams
+from runtime.metrics import Metrics
+from runtime.server.errors import ApiError, bad_request
+from runtime.server.request_log import RequestRecord
+from runtime.server.usage import Usage
+
+
+def fit_context(
+    params: SamplingParams,
+    num_prompt_tokens: int,
+    max_model_len: int,
+    *,
+    prompt_name: str,
+    is_explicit: bool,
+) -> SamplingParams:
+    """Params whose max_tokens fits behind the prompt. A limit that the client set is never changed, only refused.
+
+    Raises a 400 with code context_length_exceeded and the numbers.
+    """
+    room = max_model_len - num_prompt_tokens
+    limit = f"This model's maximum context length is {max_model_len} tokens"
+    if num_prompt_tokens == 0:
+        raise bad_request(prompt_name, f"{prompt_name} is empty: there is no token to go on from")
+    if room < 1:
+        message = (
+            f"{limit}, and {prompt_name} has {num_prompt_tokens}; leave room for one token at least"
+        )
+        raise bad_request(prompt_name, message, "context_length_exceeded")
+    if params.max_tokens is None or (not is_explicit and params.max_tokens > room):
+        return replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+    if params.max_tokens > room:
+        message = f"{limit}, and {num_prompt_tokens} prompt tokens + max_tokens={params.max_tokens} are more; "
+        raise bad_request(
+            "max_tokens", f"{message}use max_tokens of at most {room}", "context_length_exceeded"
+        )
+    return params
+
+
+def _without_tokens(news: CompletionDelta) -> CompletionDelta:
+    """A completion of no tokens, which `max_tokens: 0` asks for."""
+    return CompletionDelta(
+        news.index,
+        text="",
+        logprobs=None if news.logprobs is None else (),
+        finish_reason="length" if news.finish_reason else None,
+    )
+
+
+def as_delta(output: CompletionOutput) -> CompletionDelta:
+    """A whole completion as one delta, so that streamed and whole answers are rendered by the same code."""
+    logprobs = None if output.logprobs is None else tuple(output.logprobs)
+    return CompletionDelta(
+        output.index,
+        output.text,
+        tuple(output.token_ids),
+        logprobs,
+        output.finish_reason,
+        output.stop_reason,
+    )
+
+
+@dataclass
+class Generation:
+    """The requests behind one answer, and their deltas."""
+
+    engine: AsyncEngine
+    metrics: Metrics
+    record: RequestRecord
+    requests: tuple[Request, ...]
+    is_score_only: bool = False  # the prompt's logprobs are wanted; the one token that the engine must make is dropped
+    usage: Usage = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.usage = Usage.of(self.requests)
+        self.record.usage = self.usage
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
+        """(prompt index, delta) as they come."""
+        merged = self._one() if len(self.requests) == 1 else self._merged()
+        async with aclosing(merged):
+            async for index, delta in merged:
+                if self.record.first_token_s is None:
+                    self.record.first_token_s = time.monotonic()
+                if self.is_score_only:
+                    delta = replace(
+                        delta, completions=tuple(map(_without_tokens, delta.completions))
+                    )
+                self.usage.add(delta)
+                yield index, delta
+
+    async def outputs(self) -> list[RequestOutput]:
+        """The whole answer, one output per prompt."""
+        outputs = [RequestOutput.of(request) for request in self.requests]
+        async with aclosing(self.deltas()) as deltas:
+            async for index, delta in deltas:
+                outputs[index].add(delta)
+        return outputs
+
+    def _observed(self, index: int) -> AsyncGenerator[RequestDelta, None]:
+        request = self.requests[index]
+        return self.metrics.observe(request, self.engine.generate(request))
+
+    async def _one(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
+        async with aclosing(self._observed(0)) as deltas:
+            async for delta in deltas:
+                yield 0, delta
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
+        news: asyncio.Queue[tuple[int, RequestDelta | Exception | None]] = asyncio.Queue()
+
+        async def feed(index: int) -> None:
+            try:
+                async with aclosing(self._observed(index)) as deltas:
+                    async for delta in deltas:
+                        news.put_nowait((index, delta))
+                news.put_nowait((index, None))
+            except Exception as error:
+                news.put_nowait((index, error))
+
+        feeds = [asyncio.create_task(feed(index)) for index in range(len(self.requests))]
+        num_open = len(feeds)
+        try:
+            while num_open:
+                index, item = await news.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    num_open -= 1
+                else:
+                    yield index, item
+        finally:
+            for task in feeds:
+                task.cancel()
+            await asyncio.gather(*feeds, return_exceptions=True)
+
+
+def check_model(asked: str | None, engine: AsyncEngine) -> None:
+    """Raise a 404 when a client asks for a model that is not served; no name means the one that is."""
+    if asked is not None and asked != engine.model_name:
+        message = f"the model {asked!r} is not served here; use {engine.model_name!r}"
+        raise ApiError(404, message, param="model", code="model_not_found")

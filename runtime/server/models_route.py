@@ -1,0 +1,36 @@
+"""GET /v1/models and /v1/models/{id}: the one model that is served, with its context length."""
+
+import time
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from runtime.engine.async_engine import AsyncEngine
+from runtime.server.generation import check_model
+from runtime.server.json_response import JsonResponse
+
+
+class Models:
+    """The two routes, for one engine."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._created_s = int(time.time())
+
+    @property
+    def _model(self) -> dict[str, Any]:
+        return {
+            "id": self._engine.model_name,
+            "object": "model",
+            "created": self._created_s,
+            "owned_by": "halogen",
+            "max_model_len": self._engine.max_model_len,
+        }
+
+    async def index(self, _request: HttpRequest) -> Response:
+        return JsonResponse({"object": "list", "data": [self._model]})
+
+    async def one(self, request: HttpRequest) -> Response:
+        check_model(request.path_params["model_id"], self._engine)
+        return JsonResponse(self._model)

@@ -1,0 +1,121 @@
+"""The options that both completion routes share, read from a body into SamplingParams and a few switches.
+
+Names and defaults are OpenAI's, then vLLM's; a sampling option that the client leaves out takes the model's recommended value.
+Ranges are SamplingParams' business, limits of the model the engine's.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.engine.sampling_params import ParameterError, SamplingParams
+from runtime.server.errors import bad_request
+from runtime.server.fields import Fields, is_number
+
+logger = logging.getLogger(__name__)
+
+MAX_STOPS = 64  # each costs a search per token
+
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_INTEGERS = ("n", "top_k", "seed", "min_tokens", "prompt_logprobs")
+# Accepted because clients send them, and without effect here.
+_HARMLESS = ("user", "store", "metadata", "service_tier", "parallel_tool_calls")
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """What a client asked for besides its prompt."""
+
+    model: str | None
+    params: SamplingParams
+    is_stream: bool
+    has_stream_usage: bool
+    has_continuous_usage: bool
+    is_tokens_as_ids: bool
+
+
+def read_options(
+    fields: Fields,
+    generation_defaults: Mapping[str, Any],
+    *,
+    max_tokens: int | None,
+    max_tokens_name: str = "max_tokens",
+    logprobs: int | None,
+    logprobs_name: str = "logprobs",
+) -> GenerationOptions:
+    """Read the shared options; `max_tokens` and `logprobs` differ by route and come from the caller."""
+    params: dict[str, Any] = {
+        name: generation_defaults[name] for name in _NUMBERS if name in generation_defaults
+    }
+    if "top_k" in generation_defaults:
+        params["top_k"] = generation_defaults["top_k"]
+    for name in _NUMBERS:
+        if (number := fields.number(name)) is not None:
+            params[name] = float(number)
+    for name in _INTEGERS:
+        if (integer := fields.integer(name)) is not None:
+            params[name] = integer
+    for name in ("ignore_eos", "include_stop_str_in_output"):
+        params[name] = fields.boolean(name)
+    params["skip_special_tokens"] = fields.boolean("skip_special_tokens", True)
+    params["stop"] = fields.strings("stop")
+    if len(params["stop"]) > MAX_STOPS:
+        raise bad_request(
+            "stop", f"stop has {len(params['stop'])} strings; use at most {MAX_STOPS}"
+        )
+    params["stop_token_ids"] = fields.integers("stop_token_ids")
+    params["logit_bias"] = _read_logit_bias(fields)
+    is_stream = fields.boolean("stream")
+    if is_stream and params.get("prompt_logprobs") is not None:
+        raise bad_request(
+            "prompt_logprobs", "prompt_logprobs come with the whole answer; leave stream out"
+        )
+    stream_options = Fields(fields.object("stream_options") or {}, "stream_options")
+    if fields.any("stream_options") is not None and not is_stream:
+        raise bad_request("stream_options", "stream_options needs stream: true")
+    for name in _HARMLESS:
+        fields.any(name)
+    try:
+        sampling = SamplingParams(**params, max_tokens=max_tokens, logprobs=logprobs)
+    except ParameterError as error:
+        names = {"max_tokens": max_tokens_name, "logprobs": logprobs_name}
+        name = names.get(error.parameter, error.parameter)
+        raise bad_request(name, str(error).replace(error.parameter, name, 1)) from None
+    best_of = fields.integer("best_of")
+    if best_of not in (None, sampling.n):
+        raise bad_request(
+            "best_of", f"best_of={best_of} must equal n={sampling.n}: completions are not ranked"
+        )
+    return GenerationOptions(
+        model=fields.string("model"),
+        params=sampling,
+        is_stream=is_stream,
+        has_stream_usage=stream_options.boolean("include_usage"),
+        has_continuous_usage=stream_options.boolean("continuous_usage_stats"),
+        is_tokens_as_ids=fields.boolean("return_tokens_as_token_ids"),
+    )
+
+
+def log_unknown(fields: Fields) -> None:
+    """Unknown fields are ignored, as vLLM does; the debug log names them."""
+    if unknown := fields.unknown():
+        logger.debug("ignored unknown fields: %s", ", ".join(unknown))
+
+
+def _read_logit_bias(fields: Fields) -> dict[int, float]:
+    biases = {}
+    for key, bias in (fields.object("logit_bias") or {}).items():
+        if not (key.isascii() and key.isdecimal()) or len(key) > 9:
+            raise bad_request("logit_bias", f"logit_bias key {key[:20]!r} is not a token id")
+        if not is_number(bias):
+            raise bad_request("logit_bias", f"logit_bias of token {key} must be a finite number")
+        biases[int(key)] = float(bias)
+    return biases

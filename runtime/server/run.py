@@ -1,0 +1,130 @@
+"""Starts everything in order: port, engine, HTTP server; stops it in the opposite order.
+
+The port is taken before the model is loaded, so that a busy port is known in a moment and not after minutes, and the server
+listens only once every bucket is compiled. SIGINT and SIGTERM end it with exit code 0, a second one at once.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from runtime.config import ConfigError, EngineConfig, ServerConfig
+from runtime.engine.async_engine import AsyncEngine
+from runtime.engine.engine import Engine
+from runtime.server.app import build_app
+from runtime.server.progress import StartupProgress, ready_text
+
+_DRAIN_S = 3  # what running requests get to finish when the server is told to stop
+_KEEP_ALIVE_S = 60  # longer than the idle time after which clients drop a pooled connection
+
+
+def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
+    """Load, compile, answer until told to stop. Returns the exit code; raises ConfigError for what cannot work."""
+    listener = bind(server_config)
+    with listener:
+        if not _is_loopback(server_config.host) and server_config.api_key is None:
+            print(
+                f"warning: {server_config.host} is open to the network and no key is asked for; set --api-key",
+                file=sys.stderr,
+            )
+        started_s = time.monotonic()
+        with StartupProgress() as progress:
+            engine = Engine(engine_config, report=progress)
+        rows = engine.description | {"ready in": f"{time.monotonic() - started_s:.1f} s"}
+        asyncio.run(_answer(engine, server_config, listener, rows))
+    return 0
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """A socket bound to the address and not yet listening. Raises ConfigError when the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM
+        )[0]
+    except socket.gaierror as error:
+        raise ConfigError(
+            f"--host {config.host!r} is not usable: {error.strerror}; use an address of this host"
+        ) from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+    )  # a port just left by an earlier server is free
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"--port {config.port} on {config.host} is not usable: {error.strerror}; "
+            "stop what uses it, or choose another port (0 = any free one)"
+        ) from None
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _url(config: ServerConfig, listener: socket.socket) -> str:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"http://{host}:{listener.getsockname()[1]}/v1"
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that stops on a signal without passing the signal on, so that the process ends with code 0."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            loop.add_signal_handler(number, self._stop)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    def _stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+async def _answer(
+    engine: Engine, config: ServerConfig, listener: socket.socket, rows: dict[str, str]
+) -> None:
+    if config.log:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    async_engine = AsyncEngine(engine)
+    server = _Server(
+        uvicorn.Config(
+            build_app(async_engine, config.api_key),
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_DRAIN_S,
+        )
+    )
+    url = _url(config, listener)
+    try:
+        listener.listen(2048)
+        print(
+            ready_text(rows, url, async_engine.model_name, config.api_key is not None), flush=True
+        )
+        await server.serve(sockets=[listener])
+    finally:
+        await async_engine.aclose()

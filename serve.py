@@ -1,0 +1,129 @@
+"""The command line: flags -> EngineConfig and ServerConfig -> server.
+
+Flags are the fields of the two config classes, and their types and defaults are read from there; only help texts and the short
+aliases of the original are written here. Exit codes: 0 after a stop by signal, 2 for a flag that cannot work.
+"""
+
+import argparse
+import sys
+import types
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from runtime.config import ConfigError, EngineConfig, ServerConfig, flag
+from runtime.version import version
+
+_HELP = {
+    "model": "Hugging Face folder, .gguf file or hub id; without one the built-in SmolLM2-135M-Instruct is served",
+    "device": "where to compute: auto, cpu, cuda, tpu or gcu",
+    "dtype": "of weights and activations: auto (the checkpoint's; float32 on CPU), float32, bfloat16 or float16",
+    "kvcache_dtype": "of the KV cache: auto (as --dtype), float32, bfloat16 or float16",
+    "kv_fraction": "fraction of the memory left after loading that the KV cache gets",
+    "kv_cache_gb": "size of the KV cache in GiB, instead of --kv-fraction",
+    "max_num_seqs": "sequences that run at once",
+    "max_model_len": "tokens of prompt and completion together; without it the model's context length",
+    "block_size": "tokens per KV cache block, a power of two",
+    "prefill_chunk_size": "tokens per step; longer prompts are split into chunks; 0 = never split",
+    "disable_prefix_cache": "compute every prompt from its first token",
+    "seed": "base of the random numbers of requests without a seed of their own",
+    "served_model_name": "model name in the API; without it derived from --model",
+    "tensor_parallel_size": "devices that share each layer",
+    "host": "address to listen on",
+    "port": "port to listen on; 0 = any free one",
+    "api_key": "key that clients must send; without it $HALOGEN_API_KEY, and without that none",
+    "log": "print one line per request",
+}
+_ALIASES = {"port": ("--p",)}
+_MODEL_ALIASES = {
+    "--w": ("FOLDER", "a Hugging Face folder (config.json and safetensors)"),
+    "--f": ("FILE", "a .gguf file"),
+    "--m": ("ID", "a model of the Hugging Face hub, such as Qwen/Qwen3-0.6B"),
+}
+
+
+def _add_flag(parser: argparse._ActionsContainer, name: str, of: Field, hint: Any) -> None:
+    """A flag for one field. It stays out of the result unless given, so that the default lives in the dataclass alone."""
+    default = "" if of.default in (MISSING, None, "", False) else f" (default {of.default})"
+    names = (flag(name), *_ALIASES.get(name, ()))
+    text = _HELP[name].replace("%", "%%") + default
+    if hint is bool:
+        parser.add_argument(
+            *names, dest=name, action="store_true", default=argparse.SUPPRESS, help=text
+        )
+        return
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next(member for member in get_args(hint) if member is not type(None))
+    kind = hint if hint in (int, float) else str
+    metavar = {int: "N", float: "X"}.get(kind, name.upper().rsplit("_", 1)[-1])
+    parser.add_argument(
+        *names, dest=name, type=kind, default=argparse.SUPPRESS, metavar=metavar, help=text
+    )
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="serve.py",
+        description="Serve a model over OpenAI-compatible HTTP.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"halogen {version()}")
+    model = parser.add_mutually_exclusive_group()
+    for config_class in (EngineConfig, ServerConfig):
+        hints = get_type_hints(config_class)
+        for of in fields(config_class):
+            if of.name == "model":
+                _add_flag(model, of.name, of, hints[of.name])
+                for alias, (metavar, text) in _MODEL_ALIASES.items():
+                    model.add_argument(alias, metavar=metavar, default=argparse.SUPPRESS, help=text)
+            elif of.name in _HELP:
+                _add_flag(parser, of.name, of, hints[of.name])
+    return parser
+
+
+def _model(given: dict[str, Any]) -> str | None:
+    """The model by whichever flag names it; --w and --f insist on what they name."""
+    if (folder := given.pop("w", None)) is not None:
+        if not Path(folder).is_dir():
+            raise ConfigError(
+                f"--w {folder!r} is not a folder; use --f for a .gguf file, --m for a hub id"
+            )
+        return folder
+    if (file := given.pop("f", None)) is not None:
+        if not file.endswith(".gguf") or not Path(file).is_file():
+            raise ConfigError(
+                f"--f {file!r} is not a .gguf file; use --w for a folder, --m for a hub id"
+            )
+        return file
+    if (hub_id := given.pop("m", None)) is not None:
+        if hub_id.count("/") != 1 or not all(hub_id.split("/")):
+            raise ConfigError(f"--m {hub_id!r} is not a hub id; use OWNER/NAME")
+        return hub_id
+    return given.pop("model", None)
+
+
+def read_flags(arguments: list[str]) -> tuple[EngineConfig, ServerConfig]:
+    """Both configs from the command line. Raises ConfigError that names the flag, its value and the remedy."""
+    given = vars(build_parser().parse_args(arguments))
+    if (model := _model(given)) is not None:
+        given["model"] = model
+    server_names = {of.name for of in fields(ServerConfig)}
+    server = {name: given.pop(name) for name in list(given) if name in server_names}
+    return EngineConfig(**given), ServerConfig(**server)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    try:
+        engine_config, server_config = read_flags(sys.argv[1:] if arguments is None else arguments)
+        from runtime.server.run import serve  # JAX takes seconds to import; a bad flag should not
+
+        return serve(engine_config, server_config)
+    except ConfigError as error:
+        print(f"serve.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
