@@ -12,6 +12,10 @@ from runtime.engine.sampling_params import SamplingParams
 FinishReason = Literal["stop", "length", "tool_calls", "abort"]
 
 
+class EngineDeadError(RuntimeError):
+    """The engine has stopped and cannot run this request. The message says why it stopped."""
+
+
 @dataclass(frozen=True)
 class Request:
     """A prompt and what to do with it. `arrival_s` is time.monotonic() at arrival."""

@@ -51,8 +51,9 @@ class Scheduler:
     def schedule(self) -> tuple[StepPlan, list[Sequence]] | None:
         """The next step and its sequences, row by row; None when nothing can run."""
         self._resets = []
+        preemptions = self.num_preemptions
         chunks = self._running_chunks()
-        if self.num_preempted_now == 0:
+        if self.num_preemptions == preemptions:  # no blocks for newcomers in a step that had to preempt
             self._admit(chunks)
         if self.is_chunked:
             self._cut(chunks)
@@ -63,7 +64,6 @@ class Scheduler:
 
     def _running_chunks(self) -> list[tuple[Sequence, int]]:
         """(sequence, tokens) for those already running, blocks taken; preempts the latest when blocks run out."""
-        self.num_preempted_now = 0
         decoding = sum(not sequence.is_prefilling and not sequence.is_drawn_out for sequence in self.running)
         prefill_budget = self.token_budget - decoding
         chunks = []
@@ -103,7 +103,6 @@ class Scheduler:
         sequence.num_computed = 0
         self.waiting.appendleft(sequence)
         self.num_preemptions += 1
-        self.num_preempted_now += 1
 
     def _admit(self, chunks: list[tuple[Sequence, int]]) -> None:
         """Start waiting sequences in order while slots, budget and blocks for their whole prompt last."""
@@ -147,7 +146,7 @@ class Scheduler:
         sequence.status = Status.RUNNING
         sequence.slot = self._free_slots.pop()
         position = len(self.running)
-        while position and self._is_before(sequence, self.running[position - 1]):
+        while position and sequence.order < self.running[position - 1].order:
             position -= 1
         self.running.insert(position, sequence)  # a resumed sequence keeps its place by arrival
         counted = None
@@ -158,10 +157,6 @@ class Scheduler:
         bias = self._bias(sequence) if sequence.params.logit_bias or sequence.is_stop_banned else None
         if counted is not None or bias is not None:
             self._resets.append(SlotReset(sequence.slot, counted, bias))
-
-    @staticmethod
-    def _is_before(sequence: Sequence, other: Sequence) -> bool:
-        return (sequence.request.arrival_s, sequence.index) < (other.request.arrival_s, other.index)
 
     def _bias(self, sequence: Sequence) -> tuple[tuple[int, float], ...]:
         bias = dict(sequence.params.logit_bias)

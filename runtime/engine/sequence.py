@@ -22,10 +22,18 @@ class Sequence:
     """One of a request's `n` completions. `leader` is the first of them: the others wait for its prompt to be computed."""
 
     def __init__(
-        self, request: Request, index: int, seed: int, max_tokens: int, leader: "Sequence | None" = None
+        self,
+        request: Request,
+        index: int,
+        *,
+        order: int,
+        seed: int,
+        max_tokens: int,
+        leader: "Sequence | None" = None,
     ) -> None:
         self.request = request
         self.index = index
+        self.order = order  # of arrival, over all sequences of the engine
         self.seed = seed
         self.max_tokens = max_tokens  # completion tokens, the model's limit considered
         self.leader = leader

@@ -45,9 +45,12 @@ class BucketTable:
     def all(self) -> tuple[Bucket, ...]:
         return self.decode + self.mixed
 
-    def fit(self, num_tokens: int, num_rows: int) -> Bucket:
-        """The smallest bucket for a step. ValueError when none is large enough: the scheduler keeps to the budget."""
-        buckets = self.decode if num_tokens == num_rows else self.mixed
+    def fit(self, num_tokens: int, num_rows: int, *, is_mixed: bool = False) -> Bucket:
+        """The smallest bucket for a step, a mixed one if asked.
+
+        ValueError when none is large enough, which the scheduler's budget rules out.
+        """
+        buckets = self.decode if num_tokens == num_rows and not is_mixed else self.mixed
         for bucket in buckets:
             if bucket.tokens >= num_tokens and bucket.rows >= num_rows:
                 return bucket

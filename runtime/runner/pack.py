@@ -18,7 +18,7 @@ from models.inputs import ForwardInput
 from pallas_kernels.paged_attention import PagedBatch
 from runtime.engine.plan import PlannedRow, StepPlan
 from runtime.runner.buckets import Bucket
-from runtime.runner.sampling import SamplingInput
+from runtime.runner.sampling_input import SamplingInput
 
 NOWHERE = np.iinfo(np.int32).max  # a slot past every cache and every state array
 NOT_WANTED = -1  # no prompt log-probability at this token

@@ -14,9 +14,10 @@ from jax import lax
 from models.decoder import DecoderProgram, Parameters
 from pallas_kernels.paged_attention import PagedKV
 from runtime.engine.sampling_params import MAX_LOGPROBS
-from runtime.runner import sampling
+from runtime.runner.logprobs import Logprobs, logprobs, prompt_logprobs
 from runtime.runner.pack import NOT_WANTED, PackLayout
-from runtime.runner.sampling import SamplerState
+from runtime.runner.sampler_state import SamplerState, update_counts
+from runtime.runner.sampling import sample
 
 NUM_COLUMNS = 3 + 2 * MAX_LOGPROBS  # token id, logprob bits, rank, alternatives' ids, alternatives' logprob bits
 
@@ -38,9 +39,8 @@ class StepOutput:
     prompt: jax.Array  # int32 [T, NUM_COLUMNS], zeros where no prompt log-probability was asked; fetched only if any was
 
 
-def _columns(tokens: jax.Array, logprobs: tuple[jax.Array, jax.Array, jax.Array, jax.Array]) -> jax.Array:
-    chosen, rank, top_ids, top_logprobs = logprobs
-    parts = (tokens[:, None], _bits(chosen)[:, None], rank[:, None], top_ids, _bits(top_logprobs))
+def _columns(tokens: jax.Array, found: Logprobs) -> jax.Array:
+    parts = (tokens[:, None], _bits(found.chosen)[:, None], found.rank[:, None], found.top_ids, _bits(found.top))
     return jnp.concatenate(parts, axis=1)
 
 
@@ -63,20 +63,20 @@ def step(
 
     last = jnp.maximum(forward.attention.row_start[1:] - 1, 0)
     logits = decoder.logits(hidden[last])
-    tokens = sampling.sample(logits, inputs.sampling, state.sampler)
-    rows = _columns(tokens, sampling.logprobs(logits, tokens, inputs.sampling))
+    tokens = sample(logits, inputs.sampling, state.sampler)
+    rows = _columns(tokens, logprobs(logits, tokens, inputs.sampling.num_logprobs))
 
     if layout.bucket.is_decode:
         prompt = jnp.zeros((0, NUM_COLUMNS), jnp.int32)
     else:
         following = inputs.next_token_ids
         is_wanted = following != NOT_WANTED
-        prompt = _columns(following, sampling.prompt_logprobs(hidden, decoder.logits, following, is_wanted))
+        prompt = _columns(following, prompt_logprobs(hidden, decoder.logits, following, is_wanted))
 
     slots = jnp.where(inputs.is_sampled, inputs.sampling.state_slot, state.last_tokens.shape[0])
     state = DeviceState(
         cache=cache,
-        sampler=sampling.update_counts(state.sampler, tokens, inputs.sampling, inputs.is_sampled),
+        sampler=update_counts(state.sampler, tokens, inputs.sampling, inputs.is_sampled),
         last_tokens=state.last_tokens.at[slots].set(tokens, mode="drop"),
     )
     return state, StepOutput(rows, prompt)

@@ -1,0 +1,302 @@
+"""The engine: requests in, deltas out, one step at a time.
+
+`step` plans and dispatches the next step, then turns the results of the step before into text while the device runs: the host
+is one step behind the device, never in its way. Single-threaded; AsyncEngine and LLM drive it. Sequences, blocks and plans are
+the scheduler's, device state is the runner's, text is Completion's; this file ties them together.
+"""
+
+import hashlib
+import threading
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from runtime.config import EngineConfig
+from runtime.engine.block_manager import BlockManager
+from runtime.engine.plan import PlannedRow, SampledToken, StepPlan
+from runtime.engine.request import (
+    CompletionDelta,
+    EngineStats,
+    Request,
+    RequestDelta,
+    TokenLogprob,
+)
+from runtime.engine.sampling_params import ParameterError, SamplingParams, token_ids_in_range
+from runtime.engine.scheduler import Scheduler
+from runtime.engine.sequence import Sequence, Status
+from runtime.engine.stopping import Completion
+from runtime.platform import use_compile_cache
+from runtime.runner.executables import COMPILES, Report
+from runtime.runner.model import LoadedModel, load_model
+from runtime.runner.runner import InFlight, Runner, StepResult
+
+
+@dataclass
+class _Generation:
+    """A request under way: its sequences with their text, and what is reported once."""
+
+    request: Request
+    sequences: list[Sequence]
+    completions: list[Completion]
+    prompt_logprobs: list[TokenLogprob | None] | None
+    is_prompt_reported: bool = False
+    deltas: list[CompletionDelta] = field(default_factory=list)  # of the step at hand
+
+
+def _quiet(stage: str, done: int, total: int) -> None:
+    pass
+
+
+class Engine:
+    """Loads a model, compiles every bucket, and serves requests. Ready once constructed.
+
+    `report(stage, done, total)` is called while loading. Raises CheckpointError, ConfigError.
+    """
+
+    def __init__(self, config: EngineConfig, report: Report = _quiet) -> None:
+        begin = time.monotonic()
+        use_compile_cache(config.compile_cache_folder)
+        self.config = config
+        self.model: LoadedModel = load_model(config, report)
+        self.load_s = time.monotonic() - begin
+        self.runner = Runner(config, self.model, report)
+        self.compile_s = time.monotonic() - begin - self.load_s
+        self.blocks = BlockManager(
+            self.runner.num_blocks, config.block_size, is_prefix_cached=not config.disable_prefix_cache
+        )
+        self.scheduler = Scheduler(
+            self.blocks,
+            max_num_seqs=config.max_num_seqs,
+            token_budget=self.runner.token_budget,
+            is_chunked=config.prefill_chunk_size > 0,
+            trim=self.runner.buckets.trim,
+            stop_ids=self.model.tokenizer.eos_ids,
+        )
+        self._generations: dict[str, _Generation] = {}
+        self._in_flight: tuple[InFlight, list[Sequence]] | None = None
+        self._num_sequences = 0
+        self._num_prompt_tokens = 0
+        self._num_generated_tokens = 0
+        self._num_steps = 0
+        self._lock = threading.Lock()  # guards a consistent snapshot for stats()
+        self._compiles_at_ready = COMPILES.count
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of prompt and completion together."""
+        return self.runner.max_model_len
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work or self._in_flight is not None
+
+    # ---- requests
+
+    def validate(self, request: Request) -> None:
+        """ParameterError when this model cannot run the request."""
+        prompt_len, params = len(request.prompt_token_ids), request.params
+        vocab_size = self.model.config.vocab_size
+        if not prompt_len:
+            raise ParameterError("prompt", "the prompt is empty: it needs at least one token")
+        if prompt_len >= self.max_model_len:
+            raise ParameterError(
+                "prompt",
+                f"the prompt has {prompt_len} tokens, but this model's context length is {self.max_model_len} "
+                "tokens, completion included; shorten the prompt",
+            )
+        token_ids_in_range("prompt", request.prompt_token_ids, vocab_size)
+        token_ids_in_range("stop_token_ids", params.stop_token_ids, vocab_size)
+        token_ids_in_range("logit_bias", tuple(params.logit_bias), vocab_size)
+        if request.request_id in self._generations:
+            raise ParameterError("request_id", f"request_id={request.request_id!r} is already running")
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request. Raises ParameterError."""
+        self.validate(request)
+        room = self.max_model_len - len(request.prompt_token_ids)
+        max_tokens = min(room, request.params.max_tokens or room)
+        sequences: list[Sequence] = []
+        for index in range(request.params.n):
+            seed = _seed(request.params, self.config.seed, self._num_sequences, index)
+            leader = sequences[0] if sequences and self.blocks.is_prefix_cached else None
+            sequences.append(
+                Sequence(
+                    request, index, order=self._num_sequences, seed=seed, max_tokens=max_tokens, leader=leader
+                )
+            )
+            self._num_sequences += 1
+        completions = [Completion(self.model.tokenizer, request.params, max_tokens) for _ in sequences]
+        wants_prompt = request.params.prompt_logprobs is not None
+        prompt_logprobs = [None] * len(request.prompt_token_ids) if wants_prompt else None
+        with self._lock:
+            self._generations[request.request_id] = _Generation(request, sequences, completions, prompt_logprobs)
+            for sequence in sequences:
+                self.scheduler.add(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """End a request now; unknown or finished ones are ignored. What it held is free for the next step."""
+        with self._lock:
+            generation = self._generations.pop(request_id, None)
+            if generation is not None:
+                for sequence in generation.sequences:
+                    self.scheduler.finish(sequence, "abort")
+
+    # ---- the loop
+
+    def step(self) -> list[RequestDelta]:
+        """Dispatch the next step, then report what the one before gave. [] when there is no news."""
+        before = self._in_flight
+        with self._lock:
+            planned = self.scheduler.schedule()
+        self._in_flight = None
+        if planned is not None:
+            plan, sequences = planned
+            self._in_flight = (self.runner.dispatch(plan), sequences)
+        return [] if before is None else self._receive(*before)
+
+    @property
+    def last_plan(self) -> StepPlan | None:
+        """The plan of the step in flight, for inspection."""
+        return None if self._in_flight is None else self._in_flight[0].plan
+
+    def _receive(self, in_flight: InFlight, sequences: list[Sequence]) -> list[RequestDelta]:
+        result = self.runner.fetch(in_flight)
+        with self._lock:
+            self._num_steps += 1
+            touched: dict[str, _Generation] = {}
+            for index, sequence in enumerate(sequences):
+                if sequence.status is Status.FINISHED:  # ended while the step was in flight
+                    continue
+                generation = self._generations[sequence.request.request_id]
+                self._take(generation, sequence, in_flight.plan.rows[index], result, index)
+                if generation.deltas:
+                    touched[sequence.request.request_id] = generation
+            return [self._report(generation) for generation in touched.values()]
+
+    def _take(
+        self, generation: _Generation, sequence: Sequence, row: PlannedRow, result: StepResult, index: int
+    ) -> None:
+        """One row's result into its sequence."""
+        sampled = result.sampled[index]
+        if generation.prompt_logprobs is not None:
+            for offset, token in enumerate(result.prompt[index], row.start + 1):
+                generation.prompt_logprobs[offset] = _logprob(token)
+        self.scheduler.receive(sequence, None if sampled is None else sampled.token_id)
+        if sampled is None:
+            return
+        self._num_generated_tokens += 1
+        if len(sequence.token_ids) == sequence.prompt_len + 1:
+            self._num_prompt_tokens += sequence.prompt_len
+        progress = generation.completions[sequence.index].push(sampled.token_id)
+        generation.deltas.append(
+            CompletionDelta(
+                index=sequence.index,
+                text=progress.text,
+                token_ids=(sampled.token_id,),
+                logprobs=None if row.params.logprobs is None else (_logprob(sampled),),
+                finish_reason=progress.finish_reason,
+                stop_reason=progress.stop_reason,
+            )
+        )
+        if progress.finish_reason is not None:
+            self.scheduler.finish(sequence, progress.finish_reason)
+
+    def _report(self, generation: _Generation) -> RequestDelta:
+        request = generation.request
+        is_finished = all(sequence.status is Status.FINISHED for sequence in generation.sequences)
+        if is_finished:
+            del self._generations[request.request_id]
+        prompt_logprobs = None
+        first = any(delta.index == 0 for delta in generation.deltas)  # the first sequence scores the prompt
+        if generation.prompt_logprobs is not None and first and not generation.is_prompt_reported:
+            generation.is_prompt_reported = True
+            prompt_logprobs = tuple(generation.prompt_logprobs)
+        delta = RequestDelta(
+            request.request_id,
+            tuple(generation.deltas),
+            is_finished,
+            generation.sequences[0].num_cached_tokens,
+            prompt_logprobs,
+        )
+        generation.deltas = []
+        return delta
+
+    # ---- looking in
+
+    def stats(self) -> EngineStats:
+        """A consistent snapshot; may be called from any thread."""
+        with self._lock:
+            return EngineStats(
+                num_running=len(self.scheduler.running),
+                num_waiting=len(self.scheduler.waiting),
+                num_blocks=self.blocks.num_blocks,
+                num_free_blocks=self.blocks.num_free,
+                prompt_tokens=self._num_prompt_tokens,
+                generation_tokens=self._num_generated_tokens,
+                prefix_queries=self.scheduler.prefix_queries,
+                prefix_hits=self.scheduler.prefix_hits,
+                preemptions=self.scheduler.num_preemptions,
+                steps=self._num_steps,
+                compiles_after_ready=COMPILES.count - self._compiles_at_ready,
+            )
+
+    def logits(self, token_ids: tuple[int, ...]) -> np.ndarray:
+        """float32 [T, V]: logits after each token of a prompt, computed in chunks. The engine must be idle."""
+        if self.has_work:
+            raise RuntimeError("logits() needs an idle engine: finish or abort the running requests first")
+        request = Request("logits", token_ids, SamplingParams(temperature=0))
+        self.validate(replace(request, prompt_token_ids=token_ids[:1]))
+        token_ids_in_range("token_ids", token_ids, self.model.config.vocab_size)
+        if len(token_ids) > self.max_model_len:
+            raise ParameterError(
+                "token_ids", f"{len(token_ids)} tokens are more than the context length {self.max_model_len}"
+            )
+        block_ids = self.blocks.allocate(-(-len(token_ids) // self.blocks.block_size))
+        chunks = []
+        for start in range(0, len(token_ids), self.runner.token_budget):
+            row = PlannedRow(
+                slot=0,
+                token_ids=token_ids[start : start + self.runner.token_budget],
+                start=start,
+                block_ids=tuple(block_ids),
+                is_sampled=False,
+                params=request.params,
+                seed=0,
+            )
+            chunks.append(self.runner.logits(StepPlan((row,))))
+        self.blocks.release(block_ids)
+        return np.concatenate(chunks)
+
+    @property
+    def description(self) -> dict[str, str]:
+        """What was loaded and how it will run, for people."""
+        runner, model = self.runner, self.model
+        cache_bytes = runner.num_blocks * runner.cache_spec.block_bytes
+        buckets = runner.buckets
+        return {
+            "model": model.name,
+            "device": f"{model.platform} x {model.mesh.devices.size}",
+            "dtype": f"{model.program.dtype.name}, KV cache {runner.cache_spec.dtype.name}",
+            "weights": f"{model.parameter_bytes / 2**20:,.0f} MiB",
+            "KV cache": f"{runner.num_blocks:,} blocks of {self.config.block_size} = "
+            f"{runner.num_blocks * self.config.block_size:,} tokens, {cache_bytes / 2**20:,.0f} MiB",
+            "limits": f"{self.max_model_len:,} tokens a sequence, {runner.max_num_seqs} sequences at once",
+            "buckets": f"decode {' '.join(map(str, buckets.decode))}; mixed {' '.join(map(str, buckets.mixed))}",
+            "start-up": f"load {self.load_s:.1f} s, compile {self.compile_s:.1f} s",
+        }
+
+
+def _logprob(token: SampledToken) -> TokenLogprob:
+    return TokenLogprob(token.token_id, token.logprob, token.rank, token.top)
+
+
+def _seed(params: SamplingParams, engine_seed: int, order: int, index: int) -> int:
+    """64 bits: the request's seed (mixed with the choice's index past the first), or one of the engine's own."""
+    if params.seed is not None and index == 0:
+        return params.seed % 2**64
+    source = (engine_seed, order) if params.seed is None else (params.seed, index)
+    digest = hashlib.blake2b(repr((params.seed is None, *source)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+

@@ -1,0 +1,117 @@
+"""The offline interface: a model in this process, called like a function.
+
+LLM drives an Engine on the calling thread. The same engine steps under the server; here `step` lets a notebook go through it
+one step at a time.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from runtime.chat import encode_chat
+from runtime.config import EngineConfig
+from runtime.engine.engine import Engine
+from runtime.engine.request import Request, RequestDelta, RequestOutput
+from runtime.engine.sampling_params import SamplingParams
+from runtime.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+Message = dict[str, Any]
+
+
+class LLM:
+    """`LLM(model, **options)`: options are EngineConfig's fields, named as the flags with underscores.
+
+    Raises CheckpointError and ConfigError when the model cannot be loaded as asked.
+    """
+
+    def __init__(self, model: str = "", **options: Any) -> None:
+        self.engine = Engine(EngineConfig(model=model, **options))
+        self._ids = itertools.count()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.engine.model.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Completions of one or more prompts (texts or token ids), in their order; `params` for all or one each.
+
+        Raises ParameterError before anything runs when a prompt or a parameter does not fit the model.
+        """
+        texts: list[Prompt] = [prompts] if _is_one(prompts) else list(prompts)
+        token_ids = [self.tokenizer.encode(text) if isinstance(text, str) else list(text) for text in texts]
+        return self._run(token_ids, [text if isinstance(text, str) else None for text in texts], params)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **template_options: Any,
+    ) -> list[RequestOutput]:
+        """The assistant's answers to one or more conversations, through the model's chat template."""
+        conversations = [messages] if messages and isinstance(messages[0], dict) else list(messages)
+        template = self.engine.model.chat_template
+        if template is None:
+            raise ValueError(f"{self.engine.model.name} has no chat template: use generate() with a prompt")
+        token_ids = [
+            encode_chat(self.tokenizer, template, list(conversation), **template_options)
+            for conversation in conversations
+        ]
+        return self._run(token_ids, [None] * len(token_ids), params)
+
+    def _run(
+        self,
+        prompts: list[list[int]],
+        texts: list[str | None],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[RequestOutput]:
+        if params is None or isinstance(params, SamplingParams):
+            params = [params or SamplingParams()] * len(prompts)
+        if len(params) != len(prompts):
+            raise ValueError(f"{len(params)} sampling params for {len(prompts)} prompts: give one, or one each")
+        requests = [
+            Request(f"offline-{next(self._ids)}", tuple(token_ids), own)
+            for token_ids, own in zip(prompts, params, strict=True)
+        ]
+        for request in requests:
+            self.engine.validate(request)
+        outputs = {}
+        for request, text in zip(requests, texts, strict=True):
+            outputs[request.request_id] = RequestOutput.of(request, text)
+            self.engine.add_request(request)
+        try:
+            while not all(output.is_finished for output in outputs.values()):
+                for delta in self.engine.step():
+                    if delta.request_id in outputs:
+                        outputs[delta.request_id].add(delta)
+        except BaseException:  # an interrupted notebook cell must not leave requests running
+            for request_id in outputs:
+                self.engine.abort(request_id)
+            raise
+        return list(outputs.values())
+
+    def logits(self, token_ids: Sequence[int]) -> np.ndarray:
+        """float32 [T, V]: the logits after each of T tokens. Raises ParameterError."""
+        return self.engine.logits(tuple(int(token_id) for token_id in token_ids))
+
+    def add_request(self, prompt: Prompt, params: SamplingParams | None = None) -> str:
+        """Queue a prompt for `step`; returns its request id."""
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        request = Request(f"offline-{next(self._ids)}", tuple(token_ids), params or SamplingParams())
+        self.engine.add_request(request)
+        return request.request_id
+
+    def step(self) -> list[RequestDelta]:
+        """One step of the engine: dispatches the next, returns what the one before gave."""
+        return self.engine.step()
+
+
+def _is_one(prompts: Prompt | Sequence[Prompt]) -> bool:
+    """A single prompt: a text, or a sequence of token ids."""
+    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int | np.integer))

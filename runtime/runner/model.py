@@ -1,0 +1,108 @@
+"""A model made ready to run: checkpoint opened, decoder described, weights on the mesh.
+
+Turns "auto" into decisions (dtype, platform) and checks that the model can be split as asked. Knows no requests and no
+cache.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from models import family_of
+from models.config import DecoderConfig
+from models.decoder import DecoderProgram, Parameters
+from runtime.chat import ChatTemplate
+from runtime.checkpoint import Checkpoint, open_checkpoint
+from runtime.checkpoint.load import load_parameters
+from runtime.config import ConfigError, EngineConfig
+from runtime.platform import devices_of, make_mesh
+from runtime.runner.executables import Report
+from runtime.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """Everything the engine needs to know of a model, and its parameters."""
+
+    name: str
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    generation_config: dict[str, Any]
+    program: DecoderProgram
+    parameters: Parameters
+    mesh: Mesh
+
+    @property
+    def config(self) -> DecoderConfig:
+        return self.program.config
+
+    @property
+    def platform(self) -> str:
+        return self.mesh.devices.flat[0].platform
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self.parameters))
+
+
+def load_model(config: EngineConfig, report: Report) -> LoadedModel:
+    """Open config.model and load it. Raises CheckpointError or ConfigError; `report` gets the stages "download" and "read"."""
+    devices = devices_of(config)
+    checkpoint = open_checkpoint(config.model, progress=lambda line: report(line, 0, 0))
+    try:
+        family = family_of(checkpoint.config)
+        decoder = family.config_from_hf(checkpoint.config)
+        _check_split(decoder, config.tensor_parallel_size)
+        if config.max_model_len is not None and config.max_model_len > decoder.max_positions:
+            raise ConfigError(
+                f"--max-model-len {config.max_model_len} is not usable: {checkpoint.name} was made for "
+                f"{decoder.max_positions} tokens; use at most that"
+            )
+        mesh = make_mesh(devices)
+        program = DecoderProgram(decoder, _dtype(config, checkpoint, devices[0].platform))
+        tokenizer = checkpoint.tokenizer()
+        template = None
+        if checkpoint.chat_template is not None:
+            template = ChatTemplate(
+                checkpoint.chat_template,
+                bos_token=_text(tokenizer, tokenizer.bos_id),
+                eos_token=_text(tokenizer, tokenizer.eos_id),
+            )
+        parameters = load_parameters(
+            checkpoint,
+            family.WEIGHTS,
+            program.abstract_parameters(mesh),
+            progress=lambda done, total: report("read", done, total),
+        )
+        name = config.served_model_name or checkpoint.name
+        return LoadedModel(name, tokenizer, template, checkpoint.generation_config, program, parameters, mesh)
+    finally:
+        checkpoint.close()
+
+
+def _text(tokenizer: Tokenizer, token_id: int | None) -> str:
+    return "" if token_id is None else tokenizer.token_text(token_id)
+
+
+def _dtype(config: EngineConfig, checkpoint: Checkpoint, platform: str) -> jnp.dtype:
+    """What weights and activations are held in. XLA:CPU is fast in float32 only."""
+    if config.dtype != "auto":
+        return jnp.dtype(config.dtype)
+    if platform == "cpu":
+        return jnp.dtype("float32")
+    stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "bfloat16"
+    return jnp.dtype(stored if stored in ("float32", "bfloat16", "float16") else "bfloat16")
+
+
+def _check_split(config: DecoderConfig, size: int) -> None:
+    """ConfigError unless heads and MLP divide evenly over the mesh axis "tensor"."""
+    parts = {"query heads": config.num_heads, "key heads": config.num_kv_heads, "MLP dimensions": config.mlp_dim}
+    if any(count % size for count in parts.values()):
+        works = [size for size in range(1, config.num_kv_heads + 1) if all(count % size == 0 for count in parts.values())]
+        sizes = ", ".join(f"{count} {name}" for name, count in parts.items())
+        raise ConfigError(
+            f"--tensor-parallel-size {size} cannot split {sizes}; sizes that work: {', '.join(map(str, works))}"
+        )
