@@ -1,4 +1,4 @@
-"""Family files: what they read from a Hugging Face config in each spelling, and what they refuse."""
+"""Family files: what they read from a Hugging Face config in each spelling and what they refuse."""
 
 import subprocess
 import sys

@@ -4,7 +4,8 @@
 
 FOLDER holds the files of FILES. Weights are dequantised to float32 by transformers and run without
 a cache. Stored at a few positions of a fixed text: the 16 largest logits, and those of 256 random
-vocabulary entries; of a chat model also greedy completions of three chats.
+vocabulary entries. Of a long text (longer than Gemma 3's window of 512): log-probabilities of the
+16 likeliest next tokens. Of a chat model also greedy completions of short chats.
 """
 
 import hashlib
@@ -30,25 +31,28 @@ TEXT = (
 )
 CHATS = (
     "What is the capital of France?",
-    "Write one sentence about the sea.",
     "List three primary colors.",
+    "Who wrote Romeo and Juliet?",
+    "What is 2 + 2?",
+    "Say hello in French.",
+    "Name a large animal that lives in the sea.",
 )
 NUM_TOP, NUM_SAMPLED, NUM_GREEDY = 16, 256, 32
-# In several chunks and blocks, at the start, and (Gemma 3's window is 512) beyond any window.
-POSITIONS = {
-    "smollm2_135m_q4_1": [0, 1, 15, 40, 80],
-    "gemma3_270m_q4_k_m": [0, 1, 15, 80, 530, 599],
-}
+POSITIONS = [0, 1, 15, 40, 80]
+LONG = 600  # tokens
+MIN_GAP = 0.02  # between the two largest logits of a greedy step
 
 
 @torch.no_grad()
-def greedy(model: torch.nn.Module, ids: list[int]) -> tuple[list[int], float]:
-    """Greedy completion, each token by a full forward pass, and the smallest gap of its steps."""
+def greedy(model: torch.nn.Module, ids: list[int], end: int) -> tuple[list[int], float]:
+    """Greedy completion up to `end`, by full forward passes, and the smallest gap of its steps."""
     new, gap = [], math.inf
     for _ in range(NUM_GREEDY):
         best = model(torch.tensor([ids + new]), use_cache=False).logits[0, -1].float().topk(2)
         gap = min(gap, float(best.values[0] - best.values[1]))
         new.append(int(best.indices[0]))
+        if new[-1] == end:
+            break
     return new, gap
 
 
@@ -58,12 +62,12 @@ def make(name: str, folder: Path) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=file.name, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    print(model.config)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file.name)
-    positions = POSITIONS[name]
-    ids = tokenizer(TEXT)["input_ids"]
-    ids = (ids * (1 + positions[-1] // len(ids)))[: positions[-1] + 1]
-    logits = model(torch.tensor([ids]), use_cache=False).logits[0, positions].float()
+    ids = tokenizer(TEXT)["input_ids"][: POSITIONS[-1] + 1]
+    long_ids = tokenizer(TEXT * 10)["input_ids"][:LONG]
+    logits = model(torch.tensor([ids]), use_cache=False).logits[0, POSITIONS].float()
+    last = model(torch.tensor([long_ids]), use_cache=False, logits_to_keep=1).logits[0, -1].float()
+    long_top = last.log_softmax(-1).topk(NUM_TOP)
     sampled = np.random.RandomState(0).choice(logits.shape[1], NUM_SAMPLED, replace=False)
     sampled.sort()
     top = logits.topk(NUM_TOP)
@@ -71,11 +75,14 @@ def make(name: str, folder: Path) -> None:
     np.savez_compressed(
         FOLDER / name / "reference.npz",
         token_ids=np.array(ids, np.int32),
-        positions=np.array(positions, np.int32),
+        positions=np.array(POSITIONS, np.int32),
         top_ids=top.indices.numpy().astype(np.int32),
         top_logits=top.values.numpy(),
         sampled_ids=sampled.astype(np.int32),
         sampled_logits=logits.numpy()[:, sampled],
+        long_token_ids=np.array(long_ids, np.int32),
+        long_top_ids=long_top.indices.numpy().astype(np.int32),
+        long_top_logprobs=long_top.values.numpy(),
     )
     record = dict(
         transformers=transformers.__version__,
@@ -89,11 +96,13 @@ def make(name: str, folder: Path) -> None:
         for text in CHATS:
             message = [{"role": "user", "content": text}]
             prompt = tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"]
-            completion, gap = greedy(model, prompt)
+            completion, gap = greedy(model, prompt, tokenizer.eos_token_id)
+            print(text, gap, tokenizer.decode(completion))
+            if gap < MIN_GAP:
+                continue  # rounding could decide another token
             chat = dict(message=text, min_greedy_gap=round(gap, 4), prompt_token_ids=prompt)
             chat |= dict(greedy_token_ids=completion, text=tokenizer.decode(completion))
             record["chats"].append(chat)
-            print(chat)
     (FOLDER / name / "real.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

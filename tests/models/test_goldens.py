@@ -1,0 +1,96 @@
+"""Whole models through the public interface: logits and greedy tokens against transformers.
+
+The goldens stand alone. The sweep over the shared parity folders runs where they are.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden import NAMES, golden
+
+from runtime import LLM, SamplingParams
+
+TOLERANCE = 2e-3  # of logits in float32
+OPTIONS = {
+    "dtype": "float32",
+    "max_model_len": 96,
+    "max_num_seqs": 2,
+    "block_size": 8,
+    "prefill_chunk_size": 32,
+    "kv_cache_gb": 0.02,
+    "compile_cache_folder": None,
+}
+PARITY = Path(__file__).resolve().parents[3] / "shared" / "parity"
+TINY = [
+    "llama",
+    "llama_bias_tied",
+    "llama_yarn",
+    "yi",
+    "mistral",
+    "qwen2",
+    "qwen2_swa",
+    "qwen3",
+    "gemma3_text",
+]
+GGUF = ["f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
+GGUF += ["q4_k_m", "qwen2_q8_0"]
+
+
+def greedy(llm: LLM, prompt: list[int], count: int) -> list[int]:
+    params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+    return llm.generate([prompt], params)[0].outputs[0].token_ids
+
+
+def assert_logits_close(logits: np.ndarray, expected: np.ndarray) -> None:
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=TOLERANCE)
+
+
+def shared(folder: Path) -> Path:
+    if not folder.exists():
+        pytest.skip(f"shared parity folder {folder.name} is not beside this checkout")
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_model_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
+    """Oracle: transformers in float32, eager attention, no cache (goldens/make_goldens.py)."""
+    made = golden(name)
+    llm = LLM(model=str(made.write(tmp_path / name)), **OPTIONS)
+    assert_logits_close(llm.logits(made.prompt_token_ids)[made.positions], made.logits)
+    continuation = greedy(llm, made.prompt_token_ids, len(made.greedy_token_ids))
+    assert continuation == made.greedy_token_ids
+
+
+@pytest.mark.parametrize("spelling", ["config.json", "config.hub.json"])
+@pytest.mark.parametrize("name", TINY)
+def test_shared_tiny_model_computes_what_transformers_does(
+    name: str, spelling: str, tmp_path: Path
+) -> None:
+    """Oracle: transformers on the same checkpoint (reference.npz), config in both spellings."""
+    folder = tmp_path / name
+    shutil.copytree(shared(PARITY / "tiny" / name), folder, copy_function=shutil.copyfile)
+    folder.chmod(0o700)
+    shutil.copyfile(PARITY / "tiny" / name / spelling, folder / "config.json")
+    assert json.loads((folder / "config.json").read_text())["architectures"]
+    reference = np.load(folder / "reference.npz")
+    llm = LLM(model=str(folder), **OPTIONS)
+    for prompt in (0, 1):
+        token_ids = reference[f"ids_{prompt}"].tolist()
+        expected = reference[f"greedy_{prompt}"].tolist()
+        assert_logits_close(llm.logits(token_ids), reference[f"logits_{prompt}"])
+        assert greedy(llm, token_ids, len(expected)) == expected
+
+
+@pytest.mark.parametrize("name", GGUF)
+def test_shared_gguf_file_computes_what_its_dequantised_weights_do(name: str) -> None:
+    """Oracle: transformers with weights that the gguf package dequantised (reference.npz)."""
+    folder = shared(PARITY / "gguf" / f"gguf_{name}")
+    reference = np.load(folder / "reference.npz")
+    llm = LLM(model=str(folder / "model.gguf"), **OPTIONS)
+    token_ids, expected = reference["ids"].tolist(), reference["greedy"].tolist()
+    assert_logits_close(llm.logits(token_ids), reference["logits"])
+    assert greedy(llm, token_ids, len(expected)) == expected
