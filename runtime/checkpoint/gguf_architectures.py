@@ -115,6 +115,9 @@ class _Metadata:
         return key.replace("{arch}", self.architecture) in self.entries
 
 
+_ConfigKeys = Callable[[_Metadata, dict[str, Any]], dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class _Architecture:
     """One value of general.architecture."""
@@ -125,7 +128,7 @@ class _Architecture:
     activation: str = "silu"
     is_interleaved: bool = False  # q and k rows in interleaved rotary order
     norm_offset: float = 0.0  # stored norm weight minus Hugging Face's
-    extra_config: Callable[[_Metadata, dict[str, Any]], dict[str, Any]] = lambda metadata, config: {}
+    extra_config: _ConfigKeys = lambda metadata, config: {}  # beyond those that all share
 
 
 def _gemma3(metadata: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
