@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runtime.chat import ChatTemplateError
-from runtime.engine.errors import EngineDeadError
+from runtime.engine.request import EngineDeadError
 from runtime.engine.sampling_params import ParameterError
 from runtime.server.json_response import JsonResponse
 
