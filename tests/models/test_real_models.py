@@ -17,8 +17,7 @@ from runtime.config import CACHE_FOLDER
 
 GOLDENS = Path(__file__).parent / "goldens"
 NAMES = sorted(path.parent.name for path in GOLDENS.glob("*/real.json"))
-# Logits of these models are as large as 30 and have passed 30 (18) layers in float32.
-TOLERANCE = 1e-2
+TOLERANCE = 2e-3  # of logits, as large as 27, and log-probabilities, in float32
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -43,7 +42,7 @@ def model(request: pytest.FixtureRequest) -> tuple[LLM, dict[str, Any], dict[str
 
 
 def test_logits_equal_those_of_the_dequantised_model(model: tuple) -> None:
-    """Oracle: transformers in float32, likeliest and random entries (goldens/make_gguf_goldens.py)."""
+    """Oracle: transformers in float32 (goldens/make_gguf_goldens.py), top and random entries."""
     llm, _, reference = model
     logits = llm.logits(reference["token_ids"].tolist())[reference["positions"]]
     for kind in ("top", "sampled"):
