@@ -1,0 +1,110 @@
+"""From logits to one token per row: bias, penalties, temperature, filters, one draw. Pure traced
+code of the step program.
+
+Every option is an array (SamplingInput); a group of options that no row uses is skipped at run time
+by a conditional, never at trace time. A row's token is a function of its own logits, options and
+state alone: the same bits whatever its neighbours ask for. Knows nothing of requests, stopping or
+text.
+"""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from runtime.runner.draw import draw, uniforms
+from runtime.runner.sampler_state import SamplerState, num_generated
+from runtime.runner.sampling_filters import threshold, token_mass, uses_filters
+from runtime.runner.sampling_input import SamplingInput
+from runtime.runner.vocabulary import at_index, first_largest, fold
+
+
+def sample(
+    logits: Float[Array, "R V"], rows: SamplingInput, state: SamplerState
+) -> Int[Array, " R"]:
+    """Draw one token per row from raw logits. int32 [R].
+
+    The order is vLLM's: bias, penalties, temperature, min_p, top_k, top_p. Greedy rows take the
+    largest logit after bias and penalties, the lowest token id among equals. NaN counts as banned;
+    a row with every token banned gives token 0.
+    """
+    final = fold(adjust(logits, rows, state), -jnp.inf)
+    best = first_largest(final)
+    is_greedy = (rows.temperature <= 0) | (rows.top_k == 1)
+    tokens = lax.cond(
+        jnp.all(is_greedy),
+        lambda final, best, rows: best,
+        lambda final, best, rows: _draw(final, best, _safe(rows, is_greedy)),
+        final,
+        best,
+        rows,
+    )
+    return jnp.where(is_greedy, best, tokens)
+
+
+def adjust(
+    logits: Float[Array, "R V"], rows: SamplingInput, state: SamplerState
+) -> Float[Array, "R V"]:
+    """Logits after bias and penalties, without NaN (-inf instead) or +inf (the largest float32
+    instead).
+    """
+    logits = lax.cond(
+        jnp.any(rows.has_bias | rows.has_penalty),
+        _bias_and_penalise,
+        lambda logits, rows, state: logits,
+        logits,
+        rows,
+        state,
+    )
+    return jnp.where(jnp.isnan(logits), -jnp.inf, jnp.minimum(logits, jnp.finfo(jnp.float32).max))
+
+
+def _bias_and_penalise(
+    logits: Float[Array, "R V"], rows: SamplingInput, state: SamplerState
+) -> Float[Array, "R V"]:
+    """Repetition over prompt and generated tokens (arXiv:1909.05858, section 4.1); frequency and
+    presence over generated tokens, as the OpenAI API defines them.
+    """
+    bias = state.bias.at[rows.state_slot].get(mode="clip")
+    logits = jnp.where(rows.has_bias[:, None], logits + bias, logits)
+    counts = state.counts.at[rows.state_slot].get(mode="clip")
+    generated = num_generated(counts)
+    repetition = rows.repetition_penalty[:, None]
+    repeated = jnp.where(logits > 0, logits / repetition, logits * repetition)
+    penalised = jnp.where(counts > 0, repeated, logits)
+    penalised = penalised - rows.frequency_penalty[:, None] * generated
+    penalised = penalised - rows.presence_penalty[:, None] * (generated > 0)
+    return jnp.where(rows.has_penalty[:, None], penalised, logits)
+
+
+def _safe(rows: SamplingInput, is_greedy: Bool[Array, " R"]) -> SamplingInput:
+    """Neutral options for greedy rows, whose draw is thrown away: no division by temperature 0, no
+    search.
+    """
+    return replace(
+        rows,
+        temperature=jnp.where(is_greedy, 1.0, rows.temperature),
+        top_p=jnp.where(is_greedy, 1.0, rows.top_p),
+        top_k=jnp.where(is_greedy, 0, rows.top_k),
+    )
+
+
+def _draw(
+    logits: Float[Array, "R C W"], best: Int[Array, " R"], rows: SamplingInput
+) -> Int[Array, " R"]:
+    peak = at_index(logits, best)
+    kept = lax.cond(
+        jnp.any(uses_filters(rows)),
+        threshold,
+        lambda logits, peak, rows: jnp.full_like(peak, -jnp.inf),
+        logits,
+        peak,
+        rows,
+    )
+    mass = token_mass(logits, peak, rows.temperature, kept)
+    token = draw(mass, uniforms(rows.seed, rows.position))
+    drawn = at_index(logits, token)
+    # Holds but for rows without any mass and numbers at the edge of underflow.
+    is_possible = (drawn >= kept) & (drawn > -jnp.inf)
+    return jnp.where(is_possible, token, best)
