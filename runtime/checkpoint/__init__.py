@@ -9,9 +9,8 @@ import difflib
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.checkpoint import hub
+from runtime.checkpoint import default_model, hub
 from runtime.checkpoint.contract import Checkpoint, CheckpointError, TensorInfo
-from runtime.checkpoint.default_model import default_model
 from runtime.checkpoint.gguf_file import GgufFile
 from runtime.checkpoint.safetensors_folder import SafetensorsFolder
 
@@ -26,7 +25,7 @@ def open_checkpoint(model: str, *, progress: Callable[[str], None] | None = None
     same spelling. progress is called with one line before a download. Raises CheckpointError.
     """
     if not model:
-        return GgufFile(default_model(progress))
+        return GgufFile(default_model.fetch(progress))
     path = Path(model).expanduser()
     if path.is_dir():
         return _open_folder(path)

@@ -27,7 +27,7 @@ FILE_BYTES = 98_362_432
 _INSTEAD = "or serve a model of your own: --w FOLDER, --f FILE.gguf"
 
 
-def default_model(
+def fetch(
     progress: Callable[[str], None] | None = None, folder: Path = CACHE_FOLDER / "models"
 ) -> Path:
     """The default model's file, downloaded into the folder when it is not there yet or damaged.

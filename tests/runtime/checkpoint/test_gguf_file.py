@@ -12,6 +12,7 @@ from tiny_files import EXTRA_SHAPES, D, F, H, K, L, N, V, gguf_tensors, write_gg
 from models import family_of
 from runtime.checkpoint.contract import CheckpointError
 from runtime.checkpoint.gguf_file import GgufFile
+from runtime.config import CACHE_FOLDER
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "parity" / "gguf"
 
@@ -121,7 +122,7 @@ def test_llama_3_scaling_is_recovered_from_the_rotary_factors(factor, original, 
 
 @pytest.mark.parametrize("kind", ["linear", "yarn", "none", "longrope"])
 def test_rope_scaling_of_the_metadata_reaches_the_config(kind, tmp_path):
-    """Oracle: Hugging Face's rope_scaling keys; llama.cpp's attn_factor times 0.1 ln(factor) + 1."""
+    """Oracle: Hugging Face's rope_scaling keys; attn_factor times YaRN's own factor."""
     metadata = {
         "{arch}.rope.scaling.type": kind,
         "{arch}.rope.scaling.factor": 4.0,
@@ -204,7 +205,10 @@ def test_every_accepted_type_is_decoded_whole_and_by_rows(kind, tmp_path):
         raw = gguf.quantize(random.standard_normal(shape).astype(np.float32), kind)
     else:
         raw = random.integers(0, 60, (60, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
-    tensors = gguf_tensors("llama") | {"output.weight": (raw, kind), "blk.0.attn_q.weight": (raw, kind)}
+    tensors = gguf_tensors("llama") | {
+        "output.weight": (raw, kind),
+        "blk.0.attn_q.weight": (raw, kind),
+    }
     checkpoint = GgufFile(write_gguf(tmp_path / "a.gguf", tensors=tensors))
     expected = np.asarray(gguf.dequantize(raw, kind), np.float32)
     whole = checkpoint.read("lm_head.weight")
@@ -232,8 +236,6 @@ def test_parity_files_give_the_reference_weights(name):
 
 
 def model_file(name: str) -> Path:
-    from runtime.config import CACHE_FOLDER
-
     for folder in (os.environ.get("HALOGEN_TEST_MODELS"), CACHE_FOLDER / "models"):
         if folder and (Path(folder) / name).is_file():
             return Path(folder) / name

