@@ -39,7 +39,7 @@ def family_of(hf_config: dict[str, Any]) -> Family:
 
     ValueError when there is none, with all known architectures, the most similar first.
     """
-    names = hf_config.get("architectures") or []
+    names = [str(name) for name in hf_config.get("architectures") or ()]
     for name in names:
         if name in ARCHITECTURES:
             return cast(Family, import_module(f"models.{ARCHITECTURES[name]}"))

@@ -15,8 +15,9 @@ from models.hf_config import (
     flag,
     integer,
     layer_windows,
-    number,
+    positive,
     rope_entry,
+    section,
 )
 from models.naming import WeightMap
 
@@ -42,7 +43,10 @@ GLOBAL_ROPE, LOCAL_ROPE = 0, 1  # indices into DecoderConfig.ropes
 def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a Gemma 3 config. ValueError names a missing or unsupported key."""
     config = DEFAULTS | dict(config)
-    pattern = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6
+    config["sliding_window_pattern"] = (
+        config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6
+    )
+    pattern = integer(config, "sliding_window_pattern")
     windows = layer_windows(
         config, integer(config, "sliding_window"), lambda layer: (layer + 1) % pattern != 0
     )
@@ -67,26 +71,24 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         has_qkv_bias=has_attention_bias,
         has_output_bias=has_attention_bias,
         embed_scale=integer(config, "hidden_size") ** 0.5,
-        attention_scale=number(config, "query_pre_attn_scalar") ** -0.5,
-        logit_softcap=0.0 if softcap is None else number(config, "final_logit_softcapping"),
+        attention_scale=positive(config, "query_pre_attn_scalar") ** -0.5,
+        logit_softcap=0.0 if softcap is None else positive(config, "final_logit_softcapping"),
     )
 
 
 def _ropes(config: HFConfig) -> tuple[RopeConfig, RopeConfig]:
     """Of global and of local layers, from one entry per layer type or from the older keys."""
-    entries = config.get("rope_parameters") or {}
+    entries = section(config, "rope_parameters")
     if entries and not entries.keys() <= {"full_attention", "sliding_attention"}:
         raise ValueError(
             "config.json: rope_parameters must hold full_attention and sliding_attention, "
             f"got {', '.join(entries)}"
         )
-    global_entry = (entries.get("full_attention") or {}) | (config.get("rope_scaling") or {})
-    local_entry = entries.get("sliding_attention") or {}
+    global_entry = section(entries, "full_attention") | section(config, "rope_scaling")
+    local_entry = section(entries, "sliding_attention")
     return (
-        rope_entry(global_entry, config, default_theta=config.get("rope_theta") or 1_000_000.0),
-        rope_entry(
-            local_entry, config, default_theta=config.get("rope_local_base_freq") or 10_000.0
-        ),
+        rope_entry(global_entry, config, theta_name="rope_theta", default_theta=1_000_000.0),
+        rope_entry(local_entry, config, theta_name="rope_local_base_freq", default_theta=10_000.0),
     )
 
 

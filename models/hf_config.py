@@ -12,6 +12,8 @@ from models.config import Activation, DecoderConfig, LayerConfig, RopeConfig, Ro
 
 HFConfig = Mapping[str, Any]
 
+MAX_LAYERS = 4096  # bounds what a hostile config can make us build
+
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
@@ -100,20 +102,28 @@ def integer(config: HFConfig, name: str) -> int:
     return value
 
 
-def number(config: HFConfig, name: str) -> float:
-    """A finite number that the config must have."""
+def positive(config: HFConfig, name: str) -> float:
+    """A finite number above 0 that the config must have."""
     value = _required(config, name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"config.json: {name} must be a number, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"config.json: {name} must be a positive number, got {value!r}")
     return float(value)
 
 
 def flag(config: HFConfig, name: str) -> bool:
     """A boolean; absent or null is False."""
     value = config.get(name)
-    if value not in (None, False, True):
+    if value is not None and not isinstance(value, bool):
         raise ValueError(f"config.json: {name} must be true or false, got {value!r}")
     return bool(value)
+
+
+def section(config: HFConfig, name: str) -> dict[str, Any]:
+    """A copy of a nested object; absent or null is empty."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"config.json: {name} must be an object, got {value!r}")
+    return dict(value or {})
 
 
 def _required(config: HFConfig, name: str) -> Any:
@@ -138,7 +148,7 @@ def head_dim(config: HFConfig) -> int:
 def activation(config: HFConfig, name: str) -> Activation:
     """The MLP's activation under the project's name."""
     value = _required(config, name)
-    if value not in ACTIVATIONS:
+    if not isinstance(value, str) or value not in ACTIVATIONS:
         raise ValueError(
             f"config.json: {name}={value!r} is not supported; known are {', '.join(ACTIVATIONS)}"
         )
@@ -178,7 +188,7 @@ def decoder_config(
         ropes=(rope,),
         max_positions=integer(config, "max_position_embeddings"),
         activation=activation(config, activation_name),
-        norm_eps=number(config, "rms_norm_eps"),
+        norm_eps=positive(config, "rms_norm_eps"),
         is_tied=flag(config, "tie_word_embeddings"),
     )
 
@@ -194,14 +204,19 @@ def layer_windows(
     if window is not None and window <= 0:
         raise ValueError(f"config.json: sliding_window must be positive or null, got {window}")
     num_layers = integer(config, "num_hidden_layers")
+    if not 0 < num_layers <= MAX_LAYERS:
+        raise ValueError(
+            f"config.json: num_hidden_layers must be 1 to {MAX_LAYERS}, got {num_layers}"
+        )
     kinds = config.get("layer_types")
     if kinds is None:
         return tuple(
             window if window is not None and is_sliding(layer) else 0 for layer in range(num_layers)
         )
-    if len(kinds) != num_layers:
+    if not isinstance(kinds, list) or len(kinds) != num_layers:
         raise ValueError(
-            f"config.json: layer_types has {len(kinds)} entries for num_hidden_layers={num_layers}"
+            f"config.json: layer_types must list num_hidden_layers={num_layers} kinds, "
+            f"got {kinds!r}"
         )
     for layer, kind in enumerate(kinds):
         if kind not in ("full_attention", "sliding_attention"):
@@ -228,7 +243,7 @@ def upper_layer_windows(config: HFConfig) -> tuple[int, ...]:
 
 def rope_config(config: HFConfig) -> RopeConfig:
     """A decoder's one rotary embedding: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
-    entry = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    entry = section(config, "rope_scaling") or section(config, "rope_parameters")
     if nested := [name for name, value in entry.items() if isinstance(value, dict)]:
         raise ValueError(
             f"config.json: rope_parameters per layer type ({', '.join(nested)}) is not supported "
@@ -236,17 +251,20 @@ def rope_config(config: HFConfig) -> RopeConfig:
         )
     if config.get("original_max_position_embeddings") is not None:
         entry["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-    return rope_entry(entry, config, default_theta=config.get("rope_theta") or 10_000.0)
+    return rope_entry(entry, config, theta_name="rope_theta", default_theta=10_000.0)
 
 
-def rope_entry(entry: HFConfig, config: HFConfig, default_theta: float) -> RopeConfig:
+def rope_entry(
+    entry: HFConfig, config: HFConfig, *, theta_name: str, default_theta: float
+) -> RopeConfig:
     """One entry of `rope_parameters`, in either spelling of its type.
 
-    A base or context length that the entry leaves out is `default_theta`, or the model's length.
+    A base that the entry leaves out is the config's `theta_name`, in older files, or
+    `default_theta`; an original context length is the model's own.
     """
     entry = {name: value for name, value in entry.items() if value is not None}
     kind = entry.get("rope_type", entry.get("type", "default"))
-    if kind not in ROPE_KEYS:
+    if not isinstance(kind, str) or kind not in ROPE_KEYS:
         raise ValueError(
             f"config.json: rope type {kind!r} is not supported; known are {', '.join(ROPE_KEYS)}"
         )
@@ -257,36 +275,42 @@ def rope_entry(entry: HFConfig, config: HFConfig, default_theta: float) -> RopeC
             f"config.json: rope type {kind!r} with {', '.join(unknown)} is not supported; "
             "it would change the result"
         )
-    entry.setdefault("rope_theta", default_theta)
+    if "rope_theta" not in entry:
+        entry["rope_theta"] = config.get(theta_name) or default_theta
     fields: dict[str, Any] = {}
     if kind in ("llama3", "yarn"):
         entry.setdefault(
             "original_max_position_embeddings", integer(config, "max_position_embeddings")
         )
         fields["original_max_positions"] = integer(entry, "original_max_position_embeddings")
+        positive(entry, "original_max_position_embeddings")
     if kind == "yarn":
         # Files of some models leave the factor out and mean the ratio of the two context lengths.
         entry.setdefault(
             "factor", integer(config, "max_position_embeddings") / fields["original_max_positions"]
         )
-        fields["beta_fast"] = float(entry.get("beta_fast") or 32)
-        fields["beta_slow"] = float(entry.get("beta_slow") or 1)
-        fields["is_truncated"] = bool(entry.get("truncate", True))
+        fields |= {
+            name: positive(entry, name) for name in ("beta_fast", "beta_slow") if entry.get(name)
+        }
+        fields["is_truncated"] = flag(entry, "truncate") if "truncate" in entry else True
         fields["attention_factor"] = _yarn_attention_factor(entry)
     if kind == "llama3":
-        fields["low_freq_factor"] = number(entry, "low_freq_factor")
-        fields["high_freq_factor"] = number(entry, "high_freq_factor")
+        fields["low_freq_factor"] = positive(entry, "low_freq_factor")
+        fields["high_freq_factor"] = positive(entry, "high_freq_factor")
+        if fields["high_freq_factor"] <= fields["low_freq_factor"]:
+            raise ValueError("config.json: rope high_freq_factor must exceed low_freq_factor")
     if kind != "default":
-        fields["factor"] = number(entry, "factor")
-    return RopeConfig(theta=number(entry, "rope_theta"), kind=kind, **fields)
+        fields["factor"] = positive(entry, "factor")
+    return RopeConfig(theta=positive(entry, "rope_theta"), kind=kind, **fields)
 
 
 def _yarn_attention_factor(entry: HFConfig) -> float | None:
     """An explicit factor, else DeepSeek's ratio of two magnitude scales, else None: YaRN's own."""
     if "attention_factor" in entry:
-        return number(entry, "attention_factor")
-    scale, scale_all = entry.get("mscale"), entry.get("mscale_all_dim")
-    if not (scale and scale_all):
+        return positive(entry, "attention_factor")
+    if not (entry.get("mscale") and entry.get("mscale_all_dim")):
         return None
-    log_factor = math.log(max(number(entry, "factor"), 1.0))
-    return (0.1 * scale * log_factor + 1) / (0.1 * scale_all * log_factor + 1)
+    growth = 0.1 * math.log(max(positive(entry, "factor"), 1.0))
+    return (positive(entry, "mscale") * growth + 1) / (
+        positive(entry, "mscale_all_dim") * growth + 1
+    )

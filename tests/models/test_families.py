@@ -197,7 +197,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "num_experts": (QWEN3, {"num_experts": 128}),
     "chunked_attention": (QWEN3, {"layer_types": ["full_attention"] * 2 + ["chunked_attention"]}),
     "no sliding_window": (LLAMA, {"layer_types": ["sliding_attention"] * 3}),
-    "layer_types has 2": (QWEN2, {"layer_types": ["full_attention"] * 2}),
+    "layer_types must list": (QWEN2, {"layer_types": ["full_attention"] * 2}),
     "sliding_window": (MISTRAL, {"sliding_window": -1}),
     "no hidden_size": (LLAMA, {"hidden_size": None}),
     "vocab_size": (LLAMA, {"vocab_size": "97"}),
@@ -206,6 +206,22 @@ REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "head_dim": (LLAMA, {"head_dim": None, "hidden_size": 43}),
     "tie_word_embeddings": (LLAMA, {"tie_word_embeddings": "yes"}),
     "num_key_value_heads": (LLAMA, {"num_key_value_heads": 4}),
+    "num_hidden_layers": (LLAMA, {"num_hidden_layers": 10**12}),
+    "query_pre_attn_scalar": (GEMMA3, {"query_pre_attn_scalar": 0}),
+    "rope_theta": (LLAMA, {"rope_theta": -1.0}),
+    "rope_scaling": (LLAMA, {"rope_scaling": "linear"}),
+    "beta_fast": (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": -1}}),
+    "high_freq_factor": (
+        LLAMA,
+        {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 4.0,
+                "high_freq_factor": 4.0,
+            }
+        },
+    ),
 }
 
 

@@ -13,6 +13,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,13 +85,14 @@ def make(name: str, folder: Path) -> None:
         long_top_ids=long_top.indices.numpy().astype(np.int32),
         long_top_logprobs=long_top.values.numpy(),
     )
+    chats: list[dict[str, Any]] = []
     record = dict(
         transformers=transformers.__version__,
         oracle="transformers, AutoModelForCausalLM.from_pretrained(gguf_file=...), float32",
         file=file.name,
         sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
         logit_deviation=round(float(logits.std()), 3),
-        chats=[],
+        chats=chats,
     )
     if tokenizer.chat_template:
         for text in CHATS:
@@ -102,7 +104,7 @@ def make(name: str, folder: Path) -> None:
                 continue  # rounding could decide another token
             chat = dict(message=text, min_greedy_gap=round(gap, 4), prompt_token_ids=prompt)
             chat |= dict(greedy_token_ids=completion, text=tokenizer.decode(completion))
-            record["chats"].append(chat)
+            chats.append(chat)
     (FOLDER / name / "real.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
