@@ -12,7 +12,7 @@ from pathlib import Path
 from runtime.checkpoint import default_model, hub
 from runtime.checkpoint.contract import Checkpoint, CheckpointError, TensorInfo
 from runtime.checkpoint.gguf_file import GgufFile
-from runtime.checkpoint.safetensors_folder import SafetensorsFolder
+from runtime.checkpoint.safetensors_folder import INDEX, SafetensorsFolder
 
 __all__ = ["Checkpoint", "CheckpointError", "TensorInfo", "open_checkpoint"]
 
@@ -36,12 +36,8 @@ def open_checkpoint(model: str, *, progress: Callable[[str], None] | None = None
                 "config.json"
             )
         return GgufFile(path)
-    if (
-        hub.is_hub_id(model)
-        and path.suffix != ".gguf"
-        and not model.startswith(".")
-        and not path.parent.is_dir()
-    ):
+    is_like_path = path.suffix == ".gguf" or model.startswith(".") or path.parent.is_dir()
+    if hub.is_hub_id(model) and not is_like_path:
         if progress is not None:
             progress(f"looking for {model} on the Hugging Face hub")
         return _open_folder(hub.download(model), model.partition(":")[0])
@@ -50,9 +46,7 @@ def open_checkpoint(model: str, *, progress: Callable[[str], None] | None = None
 
 def _open_folder(folder: Path, name: str | None = None) -> Checkpoint:
     files = sorted(folder.glob("*.gguf"))
-    has_safetensors = any(folder.glob("*.safetensors")) or any(
-        folder.glob("*.safetensors.index.json")
-    )
+    has_safetensors = any(folder.glob("*.safetensors")) or (folder / INDEX).exists()
     if has_safetensors or ((folder / "config.json").exists() and not files):
         return SafetensorsFolder(folder, name)
     if len(files) == 1:
@@ -74,10 +68,7 @@ def _not_found(model: str, path: Path) -> CheckpointError:
         path, folder = folder, folder.parent
     names = [entry.name for entry in folder.iterdir() if entry.is_dir() or entry.suffix == ".gguf"]
     close = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
-    hint = (
-        f"did you mean {' or '.join(str(folder / name) for name in close)}?"
-        if close
-        else "check the path"
-    )
+    near = " or ".join(str(folder / name) for name in close)
+    hint = f"did you mean {near}?" if near else "check the path"
     form = "" if "/" in model else "; a hub id has the form org/name"
     return CheckpointError(f"{model!r}: no such file or folder; {hint}{form}")

@@ -34,7 +34,7 @@ class ByteFile:
         done = 0
         while done < nbytes:  # one read returns 2 GiB at most on Linux
             try:
-                got = os.preadv(self._descriptor, [target[done:]], offset + done)
+                got = os.preadv(self._descriptor, [target.data[done:]], offset + done)
             except OSError as error:
                 raise CheckpointError(
                     f"{self.path}: reading failed ({error.strerror}); check the disk"

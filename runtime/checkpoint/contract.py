@@ -53,7 +53,7 @@ class Checkpoint(Protocol):
         ...
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that belongs to the model."""
+        """The tokenizer that belongs to the model. TokenizerError when there is none to use."""
         ...
 
     def close(self) -> None:

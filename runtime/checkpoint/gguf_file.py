@@ -4,6 +4,7 @@ Rows are decoded as they are read, so that a caller who asks for a few rows at a
 memory. The header has been checked by gguf_header, so every read lies inside the file.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -42,7 +43,9 @@ class GgufFile:
         except CheckpointError:
             self._file.close()
             raise
-        self.tensors = {name: self._info(stored) for name, stored in self._stored.items()}
+        self.tensors: Mapping[str, TensorInfo] = {
+            name: self._info(stored) for name, stored in self._stored.items()
+        }
         template = header.metadata.get("tokenizer.chat_template")
         self.chat_template = template if isinstance(template, str) else None
 

@@ -1,5 +1,4 @@
-"""A checkpoint's tensors -> the parameters of a model: checked as a whole, then read piece by
-piece.
+"""A checkpoint's tensors -> a model's parameters: checked as a whole, then read piece by piece.
 
 Each parameter gets one buffer in its final type; pieces of tensors are read, decoded and cast into
 it by a few threads, and the buffer becomes the array. Beside the parameters themselves only the
@@ -20,9 +19,7 @@ import numpy as np
 from models.naming import Source, WeightMap, match, source
 from runtime.checkpoint.contract import Checkpoint, CheckpointError
 
-PIECE_ELEMENTS = (
-    1 << 20
-)  # decoded and cast at a time: 4 MB as float32, a few times that as temporaries
+PIECE_ELEMENTS = 1 << 20  # decoded and cast at a time: 4 MB as float32
 MAX_THREADS = 4
 MAX_PROBLEMS = 20  # listed in one error
 ALIGNMENT = 64  # bytes; XLA on the CPU takes over a buffer so aligned instead of copying it

@@ -7,6 +7,7 @@ wanted. Tensors keep the names and types they have on disk.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,9 @@ class SafetensorsFolder:
         except CheckpointError:
             self.close()
             raise
-        self.tensors = {name: placed.info for name, placed in self._placed.items()}
+        self.tensors: Mapping[str, TensorInfo] = {
+            name: placed.info for name, placed in self._placed.items()
+        }
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         placed = self._placed[name]

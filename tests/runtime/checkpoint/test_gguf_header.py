@@ -160,7 +160,7 @@ def small_file(path: Path) -> Path:
 
 
 def outcome(path: Path) -> str:
-    """Opens a file and reads all of it; anything but success or a CheckpointError fails the test."""
+    """Opens a file and reads all of it; only success or a CheckpointError will do."""
     try:
         checkpoint = GgufFile(path)
     except CheckpointError as error:
