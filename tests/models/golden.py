@@ -81,7 +81,8 @@ def golden(name: str) -> Golden:
 
 def character_tokenizer() -> dict[str, Any]:
     """A tokenizer.json that reads printable ASCII character by character, specials kept whole."""
-    tokens = [*SPECIALS, *CHARACTERS]
+    tokens = [*SPECIALS, *CHARACTERS.replace(" ", "Ġ")]  # byte-level BPE spells a space so
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     added = [
         {
             "id": token_id,
@@ -100,9 +101,9 @@ def character_tokenizer() -> dict[str, Any]:
         "padding": None,
         "added_tokens": added,
         "normalizer": None,
-        "pre_tokenizer": None,
+        "pre_tokenizer": byte_level,
         "post_processor": None,
-        "decoder": {"type": "Fuse"},
+        "decoder": byte_level,
         "model": {
             "type": "BPE",
             "vocab": {token: token_id for token_id, token in enumerate(tokens)},
