@@ -1,0 +1,9 @@
+"""Smoke run of an installed Halogen: the public API generates a few tokens with the default model."""
+
+from runtime import LLM, SamplingParams
+
+output = LLM("", max_num_seqs=1, max_model_len=64).generate(
+    ["The capital of France is"], SamplingParams(temperature=0, max_tokens=4)
+)[0]
+print(repr(output.outputs[0].text))
+assert len(output.outputs[0].token_ids) == 4, output
