@@ -8,10 +8,9 @@ levels: first a lane (the same place in every block of the vocabulary), then an 
 """
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int, UInt32
 
-from runtime.runner.vocabulary import WIDTH, lane_sums
+from runtime.runner.vocabulary import WIDTH, cumulative, lane_sums
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA  # Skein's key schedule constant, 32-bit
@@ -56,9 +55,9 @@ def _invert(mass: Float[Array, "R N"], uniform: Float[Array, " R"]) -> Int[Array
     also where rounding lifts a cumulative sum over an empty entry; where rounding leaves no entry,
     the last one with mass.
     """
-    cumulative = lax.associative_scan(jnp.add, mass, axis=1)
+    running = cumulative(mass)
     has_mass = mass > 0
-    is_beyond = has_mass & (cumulative > (uniform * cumulative[:, -1])[:, None])
+    is_beyond = has_mass & (running > (uniform * running[:, -1])[:, None])
     last = mass.shape[1] - 1 - jnp.argmax(has_mass[:, ::-1], axis=1)
     found = jnp.where(is_beyond.any(axis=1), jnp.argmax(is_beyond, axis=1), last)
     return found.astype(jnp.int32)

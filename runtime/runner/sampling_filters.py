@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from runtime.runner.sampling_input import SamplingInput
-from runtime.runner.vocabulary import largest, total
+from runtime.runner.vocabulary import cumulative, largest, total
 
 NUM_CANDIDATES = 128  # largest logits looked at first; a top_k up to this needs no search
 _SIGN = 1 << 31  # sign bit of a float32
@@ -80,7 +80,7 @@ def _top_p_threshold(
     is_on = rows.top_p < 1
     goal = rows.top_p * total(token_mass(logits, peak, rows.temperature, kept))
     mass = token_mass(candidates[:, None], peak, rows.temperature, kept)[:, 0]
-    is_reached = lax.associative_scan(jnp.add, mass, axis=1) >= goal[:, None]
+    is_reached = cumulative(mass) >= goal[:, None]
     found = _pick(candidates, jnp.argmax(is_reached, axis=1))
 
     def search(row: Int[Array, ""]) -> Float[Array, ""]:

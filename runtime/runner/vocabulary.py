@@ -34,6 +34,19 @@ def lane_sums(blocks: Float[Array, "R C W"]) -> Float[Array, "R W"]:
     return blocks[:, 0]
 
 
+def cumulative(values: Float[Array, "R N"]) -> Float[Array, "R N"]:
+    """Running sum along a row: each round adds the values 1, 2, 4, ... entries back (Hillis and
+    Steele, 1986), elementwise. One small loop: unrolled, it costs 0.5 s of compilation a use.
+    """
+    size = values.shape[1]
+
+    def add_shifted(doubling: Int[Array, ""], sums: Float[Array, "R N"]) -> Float[Array, "R N"]:
+        padded = jnp.pad(sums, ((0, 0), (size, 0)))
+        return sums + lax.dynamic_slice_in_dim(padded, size - (1 << doubling), size, axis=1)
+
+    return lax.fori_loop(0, (size - 1).bit_length(), add_shifted, values)
+
+
 def total(blocks: Float[Array, "R C W"]) -> Float[Array, " R"]:
     """Sum over the vocabulary."""
     return lane_sums(lane_sums(blocks)[:, :, None])[:, 0]
