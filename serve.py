@@ -1,7 +1,8 @@
 """The command line: flags -> EngineConfig and ServerConfig -> server.
 
-Flags are the fields of the two config classes, and their types and defaults are read from there; only help texts and the short
-aliases of the original are written here. Exit codes: 0 after a stop by signal, 2 for a flag that cannot work.
+Flags are the fields of the two config classes, and their types and defaults are read from there;
+only help texts and the short aliases of the original are written here. Exit codes: 0 after a stop
+by signal, 2 for a flag that cannot work.
 """
 
 import argparse
@@ -15,14 +16,14 @@ from runtime.config import ConfigError, EngineConfig, ServerConfig, flag
 from runtime.version import version
 
 _HELP = {
-    "model": "Hugging Face folder, .gguf file or hub id; without one the built-in SmolLM2-135M-Instruct is served",
+    "model": "Hugging Face folder, .gguf file or hub id; without it SmolLM2-135M-Instruct",
     "device": "where to compute: auto, cpu, cuda, tpu or gcu",
-    "dtype": "of weights and activations: auto (the checkpoint's; float32 on CPU), float32, bfloat16 or float16",
+    "dtype": "of weights: auto (the checkpoint's; float32 on CPU), float32, bfloat16 or float16",
     "kvcache_dtype": "of the KV cache: auto (as --dtype), float32, bfloat16 or float16",
     "kv_fraction": "fraction of the memory left after loading that the KV cache gets",
     "kv_cache_gb": "size of the KV cache in GiB, instead of --kv-fraction",
     "max_num_seqs": "sequences that run at once",
-    "max_model_len": "tokens of prompt and completion together; without it the model's context length",
+    "max_model_len": "tokens of prompt and completion; without it the model's context length",
     "block_size": "tokens per KV cache block, a power of two",
     "prefill_chunk_size": "tokens per step; longer prompts are split into chunks; 0 = never split",
     "disable_prefix_cache": "compute every prompt from its first token",
@@ -43,7 +44,9 @@ _MODEL_ALIASES = {
 
 
 def _add_flag(parser: argparse._ActionsContainer, name: str, of: Field, hint: Any) -> None:
-    """A flag for one field. It stays out of the result unless given, so that the default lives in the dataclass alone."""
+    """A flag for one field. It stays out of the result unless given, so that the default lives in
+    the dataclass alone.
+    """
     default = "" if of.default in (MISSING, None, "", False) else f" (default {of.default})"
     names = (flag(name), *_ALIASES.get(name, ()))
     text = _HELP[name].replace("%", "%%") + default
@@ -103,7 +106,9 @@ def _model(given: dict[str, Any]) -> str | None:
 
 
 def read_flags(arguments: list[str]) -> tuple[EngineConfig, ServerConfig]:
-    """Both configs from the command line. Raises ConfigError that names the flag, its value and the remedy."""
+    """Both configs from the command line. Raises ConfigError that names the flag, its value and the
+    remedy.
+    """
     given = vars(build_parser().parse_args(arguments))
     if (model := _model(given)) is not None:
         given["model"] = model

@@ -1,7 +1,7 @@
 """Prometheus metrics of one engine, under vLLM's names where they fit, in a registry of their own.
 
-Counters and gauges are read from the engine's statistics when the page is asked for; latencies are observed as deltas pass by.
-It knows requests and deltas, neither HTTP nor the engine itself.
+Counters and gauges are read from the engine's statistics when the page is asked for; latencies are
+observed as deltas pass by. It knows requests and deltas, neither HTTP nor the engine itself.
 """
 
 import asyncio
@@ -140,7 +140,9 @@ class Metrics:
     async def observe(
         self, request: Request, deltas: AsyncGenerator[RequestDelta, None]
     ) -> AsyncGenerator[RequestDelta, None]:
-        """Pass the deltas of a request on and record its latencies and how each completion ended. Closes `deltas`."""
+        """Pass the deltas of a request on and record its latencies and how each completion ended.
+        Closes `deltas`.
+        """
         last_s: dict[int, float] = {}
         num_open = request.params.n
         async with aclosing(deltas):

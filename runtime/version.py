@@ -1,4 +1,6 @@
-"""The version of this installation, from the distribution's metadata: the number is written in pyproject.toml alone."""
+"""The version of this installation, from the distribution's metadata: the number is written in
+pyproject.toml alone.
+"""
 
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version

@@ -1,7 +1,8 @@
 """Reads the body of a POST: bounded in size, refused early, JSON only.
 
-A body over the limit is answered with 413 as soon as its size is known. What the client still sends is then read and dropped for
-a while, because closing a connection with unread bytes resets it and the client would never see the answer.
+A body over the limit is answered with 413 as soon as its size is known. What the client still sends
+is then read and dropped for a while, because closing a connection with unread bytes resets it and
+the client would never see the answer.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """POST /v1/chat/completions: messages in, an assistant message out, whole or in chunks.
 
-The model's chat template turns the messages into tokens; special-token text inside a message stays text. Every choice of a stream
-begins with a chunk that holds the role.
+The model's chat template turns the messages into tokens; special-token text inside a message stays
+text. Every choice of a stream begins with a chunk that holds the role.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ def _read_template_options(fields: Fields, messages: list[dict[str, Any]]) -> di
     is_continued = fields.boolean("continue_final_message")
     has_prompt = fields.boolean("add_generation_prompt", not is_continued)
     if is_continued and has_prompt:
-        message = "continue_final_message goes on with the last message; it needs add_generation_prompt: false"
+        message = "continue_final_message begins no new message: set add_generation_prompt to false"
         raise bad_request("continue_final_message", message)
     if is_continued and not messages[-1]["content"]:
         raise bad_request("continue_final_message", "the last message has no text to go on from")

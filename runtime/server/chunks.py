@@ -1,4 +1,6 @@
-"""The chunks of a streamed answer: what is the same in all of them is encoded once, because a chunk is written per token."""
+"""The chunks of a streamed answer: what is the same in all of them is encoded once, because a chunk
+is written per token.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -10,12 +12,14 @@ from runtime.server.json_text import json_text
 from runtime.server.protocol import GenerationOptions
 from runtime.server.sse import DONE
 
-# (prompt index, delta, the part of it that concerns one choice) -> choices, each for a chunk of its own
+# (prompt index, delta, its part that concerns one choice) -> choices, each for a chunk of its own
 RenderChoice = Callable[[int, RequestDelta, CompletionDelta], Iterable[Mapping[str, Any]]]
 
 
 class ChunkWriter:
-    """Writes chunks: constant head, choices, `usage` (null until the last) where the client asked for it."""
+    """Writes chunks: constant head, choices, `usage` (null until the last) where the client asked
+    for it.
+    """
 
     def __init__(self, head: Mapping[str, Any], has_usage: bool) -> None:
         self._head = f'data: {json_text(head)[:-1]},"choices":'
@@ -34,7 +38,9 @@ async def stream_chunks(
     head: Mapping[str, Any],
     render: RenderChoice,
 ) -> AsyncGenerator[bytes, None]:
-    """The events of an answer: its chunks as tokens come, the usage where asked for, and the end mark."""
+    """The events of an answer: its chunks as tokens come, the usage where asked for, and the end
+    mark.
+    """
     writer = ChunkWriter(head, options.has_stream_usage)
     is_continuous = options.has_stream_usage and options.has_continuous_usage
     async with aclosing(generation.deltas()) as deltas:

@@ -1,7 +1,7 @@
 """POST /v1/completions: text or token ids in, text out, with OpenAI's older logprobs and echo.
 
-A body may hold many prompts; choice `prompt * n + completion` belongs to prompt number `prompt`. `echo` with `max_tokens: 0`
-scores a prompt without going on from it.
+A body may hold many prompts; choice `prompt * n + completion` belongs to prompt number `prompt`.
+`echo` with `max_tokens: 0` scores a prompt without going on from it.
 """
 
 import asyncio
@@ -68,7 +68,8 @@ def read_completion_body(
     )
     prompts = _read_prompts(fields)
     if len(prompts) * options.params.n > MAX_TOTAL_CHOICES:
-        message = f"{len(prompts)} prompts with n={options.params.n} are more than {MAX_TOTAL_CHOICES} choices"
+        given = f"{len(prompts)} prompts with n={options.params.n}"
+        message = f"{given} are too many; use at most {MAX_TOTAL_CHOICES} choices in all"
         raise bad_request("prompt", message)
     asked = options.params.prompt_logprobs
     if is_echo and logprobs is not None:
@@ -105,7 +106,9 @@ def _read_prompts(fields: Fields) -> tuple[Prompt, ...]:
 
 
 class _Choice:
-    """One choice as it grows: puts the prompt in front where echo is asked for and keeps the logprobs' offsets."""
+    """One choice as it grows: puts the prompt in front where echo is asked for and keeps the
+    logprobs' offsets.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Stops work for a client that has gone: runs a coroutine beside a watch on the connection.
 
-Cancelling the coroutine closes the engine's generator, which aborts the request and frees its blocks.
+Cancelling the coroutine closes the engine's generator, which aborts the request and frees its
+blocks.
 """
 
 import asyncio
@@ -19,7 +20,9 @@ async def _gone(receive: Receive) -> None:
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`; raises ClientDisconnect when the client leaves first. The body must have been read before."""
+    """The result of `work`; raises ClientDisconnect when the client leaves first. The body must
+    have been read before.
+    """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(receive))
     try:

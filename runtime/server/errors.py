@@ -1,7 +1,8 @@
-"""Errors as a client sees them: OpenAI's body `{"error": {message, type, param, code}}` with the right HTTP status.
+"""Errors as a client sees them: OpenAI's body `{"error": {message, type, param, code}}` with the
+right HTTP status.
 
-Every exception that leaves a route becomes one of these; an exception without a translation is logged here and answered with a
-bare 500, so no stack trace ever reaches a client.
+Every exception that leaves a route becomes one of these; an exception without a translation is
+logged here and answered with a bare 500, so no stack trace ever reaches a client.
 """
 
 import logging
@@ -30,7 +31,9 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """An answer with a 4xx or 5xx status. `param` names the field of the body, `code` is for programs."""
+    """An answer with a 4xx or 5xx status. `param` names the field of the body, `code` is for
+    programs.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,9 @@ def bad_request(param: str | None, message: str, code: str | None = None) -> Api
 
 
 def api_error(error: Exception) -> ApiError:
-    """Translate any exception. One that no rule knows is logged with its trace and answered with a bare 500."""
+    """Translate any exception. One that no rule knows is logged with its trace and answered with a
+    bare 500.
+    """
     match error:
         case ApiError():
             return error
@@ -72,7 +77,7 @@ def api_error(error: Exception) -> ApiError:
             return bad_request(error.parameter, str(error))
         case ChatTemplateError():
             return bad_request(
-                "messages", f"the model's chat template refuses these messages: {error}"
+                "messages", f"the chat template cannot render these messages: {error}"
             )
         case EngineDeadError():
             logger.error("request refused: %s", error)

@@ -1,7 +1,9 @@
-"""Typed, strict access to the fields of a JSON object: every reader checks one type and names the field when it is wrong.
+"""Typed, strict access to the fields of a JSON object: every reader checks one type and names the
+field when it is wrong.
 
-`null` counts as absent, as in OpenAI's API. A boolean is not an integer and a string is not a number. The reader remembers which
-fields were asked for, so that the rest can be reported as unknown.
+`null` counts as absent, as in OpenAI's API. A boolean is not an integer and a string is not a
+number. The reader remembers which fields were asked for, so that the rest can be reported as
+unknown.
 """
 
 import math

@@ -1,7 +1,8 @@
-"""The way from prompts to deltas: one engine request per prompt, their deltas merged, counted and timed.
+"""The way from prompts to deltas: one engine request per prompt, their deltas merged, counted and
+timed.
 
-An answer to a client may rest on several requests (a list of prompts) with several completions each; a choice's index is
-`prompt * n + completion`. Closing the merged stream aborts all of them.
+An answer to a client may rest on several requests (a list of prompts) with several completions
+each; a choice's index is `prompt * n + completion`. Closing the merged stream aborts all of them.
 """
 
 import asyncio
@@ -33,7 +34,8 @@ def fit_context(
     prompt_name: str,
     is_explicit: bool,
 ) -> SamplingParams:
-    """Params whose max_tokens fits behind the prompt. A limit that the client set is never changed, only refused.
+    """Params whose max_tokens fits behind the prompt. A limit that the client set is never changed,
+    only refused.
 
     Raises a 400 with code context_length_exceeded and the numbers.
     """
@@ -49,10 +51,9 @@ def fit_context(
     if params.max_tokens is None or (not is_explicit and params.max_tokens > room):
         return replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
     if params.max_tokens > room:
-        message = f"{limit}, and {num_prompt_tokens} prompt tokens + max_tokens={params.max_tokens} are more; "
-        raise bad_request(
-            "max_tokens", f"{message}use max_tokens of at most {room}", "context_length_exceeded"
-        )
+        asked = f"{num_prompt_tokens} prompt tokens + max_tokens={params.max_tokens} are more"
+        message = f"{limit}, and {asked}; use max_tokens of at most {room}"
+        raise bad_request("max_tokens", message, "context_length_exceeded")
     return params
 
 
@@ -67,7 +68,9 @@ def _without_tokens(news: CompletionDelta) -> CompletionDelta:
 
 
 def as_delta(output: CompletionOutput) -> CompletionDelta:
-    """A whole completion as one delta, so that streamed and whole answers are rendered by the same code."""
+    """A whole completion as one delta, so that streamed and whole answers are rendered by the same
+    code.
+    """
     logprobs = None if output.logprobs is None else tuple(output.logprobs)
     return CompletionDelta(
         output.index,
@@ -87,7 +90,7 @@ class Generation:
     metrics: Metrics
     record: RequestRecord
     requests: tuple[Request, ...]
-    is_score_only: bool = False  # the prompt's logprobs are wanted; the one token that the engine must make is dropped
+    is_score_only: bool = False  # drop the one token that the engine must make to score a prompt
     usage: Usage = field(init=False)
 
     def __post_init__(self) -> None:
@@ -155,7 +158,7 @@ class Generation:
 
 
 def check_model(asked: str | None, engine: AsyncEngine) -> None:
-    """Raise a 404 when a client asks for a model that is not served; no name means the one that is."""
+    """Raise a 404 for a model that is not served; no name means the one that is."""
     if asked is not None and asked != engine.model_name:
         message = f"the model {asked!r} is not served here; use {engine.model_name!r}"
         raise ApiError(404, message, param="model", code="model_not_found")

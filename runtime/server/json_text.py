@@ -1,6 +1,8 @@
-"""JSON in both directions, strictly: what is read is finite, shallow, valid Unicode; what is written is compact UTF-8.
+"""JSON in both directions, strictly: what is read is finite, shallow, valid Unicode; what is
+written is compact UTF-8.
 
-Reading raises ValueError with a sentence for the client. Nothing here knows HTTP or OpenAI's shapes.
+Reading raises ValueError with a sentence for the client. Nothing here knows HTTP or OpenAI's
+shapes.
 """
 
 import json
@@ -43,7 +45,8 @@ def _is_deeper_than(value: Any, max_depth: int) -> bool:
 def read_object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object.
 
-    Raises ValueError for anything else: invalid UTF-8, NaN or Infinity, more than MAX_DEPTH levels, lone surrogates.
+    Raises ValueError for anything else: invalid UTF-8, NaN or Infinity, more than MAX_DEPTH levels,
+    lone surrogates.
     """
     try:
         text = raw.decode("utf-8")

@@ -1,6 +1,8 @@
-"""Log-probabilities in the three shapes clients know: OpenAI chat, OpenAI's older completions, vLLM's prompt_logprobs.
+"""Log-probabilities in the three shapes clients know: OpenAI chat, OpenAI's older completions,
+vLLM's prompt_logprobs.
 
-All three render the engine's TokenLogprob. JSON has no infinity, so a log-probability below FLOOR is written as FLOOR.
+All three render the engine's TokenLogprob. JSON has no infinity, so a log-probability below FLOOR
+is written as FLOOR.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +19,9 @@ def _finite(logprob: float) -> float:
 
 
 class TokenNames:
-    """How a token is written in an answer: its text, or `token_id:N` where the client asked for ids."""
+    """How a token is written in an answer: its text, or `token_id:N` where the client asked for
+    ids.
+    """
 
     def __init__(self, tokenizer: Tokenizer, is_as_ids: bool) -> None:
         self.tokenizer = tokenizer
@@ -49,9 +53,11 @@ def chat_logprobs(entries: Iterable[TokenLogprob], names: TokenNames) -> dict[st
 
 
 class CompletionLogprobs:
-    """`{tokens, token_logprobs, top_logprobs, text_offset}` of one choice; keeps the offset from chunk to chunk.
+    """`{tokens, token_logprobs, top_logprobs, text_offset}` of one choice; keeps the offset from
+    chunk to chunk.
 
-    `text_offset` counts characters of the choice's text. A token inside a character has the character's offset.
+    `text_offset` counts characters of the choice's text. A token inside a character has the
+    character's offset.
     """
 
     def __init__(self, names: TokenNames, count: int, skip_special_tokens: bool) -> None:
@@ -65,7 +71,9 @@ class CompletionLogprobs:
     def render_prompt(
         self, text: str, token_ids: Sequence[int], entries: Sequence[TokenLogprob | None]
     ) -> dict[str, list[Any]]:
-        """An echoed prompt, before anything else. Tokens that encoding put in front of the text have offset 0."""
+        """An echoed prompt, before anything else. Tokens that encoding put in front of the text
+        have offset 0.
+        """
         tokenizer = self._names.tokenizer
         start = len(text) - len(tokenizer.decode(token_ids, skip_special_tokens=False))
         rendered = self._render(token_ids, entries, IncrementalDetokenizer(tokenizer, False), start)
@@ -101,7 +109,9 @@ class CompletionLogprobs:
         return rendered
 
     def _top(self, entry: TokenLogprob) -> dict[str, float]:
-        """Likeliest first, the token itself at least; of two tokens with one text the likelier counts."""
+        """Likeliest first, the token itself at least; of two tokens with one text the likelier
+        counts.
+        """
         top: dict[str, float] = {}
         for token_id, logprob in (*entry.top[: self._count], (entry.token_id, entry.logprob)):
             top.setdefault(self._names.text(token_id), _finite(logprob))

@@ -1,7 +1,7 @@
-"""The `messages` of a chat request: roles and content checked, text parts joined, ready for the chat template.
+"""The `messages` of a chat request: roles and content checked, ready for the chat template.
 
-Content parts of other kinds than text are refused by name. The role `developer` is rendered as `system`, the name under which
-chat templates know it.
+Content parts of other kinds than text are refused by name. The role `developer` is rendered as
+`system`, the name under which chat templates know it.
 """
 
 import json
@@ -16,7 +16,9 @@ _OTHER_PARTS = ("image_url", "input_image", "input_audio", "audio_url", "video_u
 
 
 def read_messages(fields: Fields) -> list[dict[str, Any]]:
-    """The messages for the template: `role`, `content` as one string, and what an assistant or a tool message adds."""
+    """The messages for the template: `role`, `content` as a string or text parts, and what an
+    assistant or a tool message adds.
+    """
     messages = fields.any("messages")
     if not isinstance(messages, list) or not messages:
         raise fields.wrong("messages", "an array with at least one message")
@@ -47,7 +49,7 @@ def _read_message(message: Any, path: str) -> dict[str, Any]:
     return rendered
 
 
-def _read_content(fields: Fields, *, is_optional: bool) -> str:
+def _read_content(fields: Fields, *, is_optional: bool) -> str | list[dict[str, str]]:
     content = fields.any("content")
     if isinstance(content, str):
         return content
@@ -55,13 +57,11 @@ def _read_content(fields: Fields, *, is_optional: bool) -> str:
         return ""
     if not isinstance(content, list):
         raise fields.wrong("content", "a string or an array of text parts")
-    texts = [
-        _read_part(part, f"{fields.name('content')}[{index}]") for index, part in enumerate(content)
-    ]
-    return "\n".join(texts)
+    path = fields.name("content")
+    return [_read_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
 
 
-def _read_part(part: Any, path: str) -> str:
+def _read_part(part: Any, path: str) -> dict[str, str]:
     if not isinstance(part, dict):
         raise bad_request(
             path, f'{path} must be an object such as {{"type": "text", "text": "..."}}'
@@ -77,11 +77,13 @@ def _read_part(part: Any, path: str) -> str:
     text = fields.string("text")
     if text is None:
         raise fields.wrong("text", "a string")
-    return text
+    return {"type": "text", "text": text}
 
 
 def _read_tool_calls(fields: Fields) -> list[dict[str, Any]]:
-    """Calls of an earlier turn. Templates print the arguments as an object, so their JSON text is parsed."""
+    """Calls of an earlier turn. Templates print the arguments as an object, so their JSON text is
+    parsed.
+    """
     calls = fields.any("tool_calls")
     if calls is None:
         return []

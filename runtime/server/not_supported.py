@@ -1,7 +1,8 @@
-"""The options of OpenAI's and vLLM's APIs that this server knows and does not offer, refused by name instead of ignored.
+"""The options of OpenAI's and vLLM's APIs that this server knows and does not offer, refused by
+name instead of ignored.
 
-A client that asks for JSON and gets prose is worse off than one that gets an error. Whoever adds an option deletes its line here
-and reads the field where the others are read.
+A client that asks for JSON and gets prose is worse off than one that gets an error. Whoever adds an
+option deletes its line here and reads the field where the others are read.
 """
 
 from collections.abc import Callable

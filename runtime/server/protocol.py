@@ -1,7 +1,8 @@
-"""The options that both completion routes share, read from a body into SamplingParams and a few switches.
+"""The options that both completion routes share, read from a body into SamplingParams and a few
+switches.
 
-Names and defaults are OpenAI's, then vLLM's; a sampling option that the client leaves out takes the model's recommended value.
-Ranges are SamplingParams' business, limits of the model the engine's.
+Names and defaults are OpenAI's, then vLLM's; a sampling option that the client leaves out takes the
+model's recommended value. Ranges are SamplingParams' business, limits of the model the engine's.
 """
 
 import logging
@@ -51,7 +52,9 @@ def read_options(
     logprobs: int | None,
     logprobs_name: str = "logprobs",
 ) -> GenerationOptions:
-    """Read the shared options; `max_tokens` and `logprobs` differ by route and come from the caller."""
+    """Read the shared options; `max_tokens` and `logprobs` differ by route and come from the
+    caller.
+    """
     params: dict[str, Any] = {
         name: generation_defaults[name] for name in _NUMBERS if name in generation_defaults
     }

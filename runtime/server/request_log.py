@@ -1,4 +1,6 @@
-"""One record per HTTP request, and with --log one line of it: id, route, status, tokens, seconds. Never any text of a request."""
+"""One record per HTTP request, and with --log one line of it: id, route, status, tokens, seconds.
+Never any text of a request.
+"""
 
 import logging
 import time

@@ -1,7 +1,8 @@
 """Starts everything in order: port, engine, HTTP server; stops it in the opposite order.
 
-The port is taken before the model is loaded, so that a busy port is known in a moment and not after minutes, and the server
-listens only once every bucket is compiled. SIGINT and SIGTERM end it with exit code 0, a second one at once.
+The port is taken before the model is loaded, so that a busy port is known in a moment and not after
+minutes, and the server listens only once every bucket is compiled. SIGINT and SIGTERM end it with
+exit code 0, a second one at once.
 """
 
 import asyncio
@@ -23,28 +24,41 @@ from runtime.server.app import build_app
 from runtime.server.progress import StartupProgress, ready_text
 
 _DRAIN_S = 3  # what running requests get to finish when the server is told to stop
+_CUT_S = 2  # what the last answers get to leave the process
+_BACKLOG = 2048  # connections that may wait to be accepted
 _KEEP_ALIVE_S = 60  # longer than the idle time after which clients drop a pooled connection
 
 
 def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
-    """Load, compile, answer until told to stop. Returns the exit code; raises ConfigError for what cannot work."""
+    """Load, compile, answer until told to stop. Returns the exit code.
+
+    Raises ConfigError for a flag that cannot work and for a model that cannot be read.
+    """
     listener = bind(server_config)
     with listener:
         if not _is_loopback(server_config.host) and server_config.api_key is None:
-            print(
-                f"warning: {server_config.host} is open to the network and no key is asked for; set --api-key",
-                file=sys.stderr,
-            )
+            warning = f"warning: {server_config.host} is open to the network, and without --api-key"
+            print(f"{warning} it answers everyone", file=sys.stderr)
         started_s = time.monotonic()
         with StartupProgress() as progress:
-            engine = Engine(engine_config, report=progress)
+            engine = _load(engine_config, progress)
         rows = engine.description | {"ready in": f"{time.monotonic() - started_s:.1f} s"}
         asyncio.run(_answer(engine, server_config, listener, rows))
     return 0
 
 
+def _load(config: EngineConfig, progress: StartupProgress) -> Engine:
+    """The engine. Whatever is wrong with the model's files is a ConfigError: the flag that names
+    them is the remedy.
+    """
+    try:
+        return Engine(config, report=progress)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def bind(config: ServerConfig) -> socket.socket:
-    """A socket bound to the address and not yet listening. Raises ConfigError when the address cannot be had."""
+    """A socket bound to the address, not yet listening. Raises ConfigError where that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM
@@ -61,11 +75,15 @@ def bind(config: ServerConfig) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise ConfigError(
-            f"--port {config.port} on {config.host} is not usable: {error.strerror}; "
-            "stop what uses it, or choose another port (0 = any free one)"
-        ) from None
+        raise _unusable(config, error) from None
     return listener
+
+
+def _unusable(config: ServerConfig, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"--port {config.port} on {config.host} is not usable: {error.strerror}; "
+        "stop what uses it, or choose another port (0 = any free one)"
+    )
 
 
 def _is_loopback(host: str) -> bool:
@@ -81,7 +99,13 @@ def _url(config: ServerConfig, listener: socket.socket) -> str:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that stops on a signal without passing the signal on, so that the process ends with code 0."""
+    """A uvicorn server that stops on a signal without passing the signal on, so that the process
+    ends with code 0.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_told_to_stop = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -98,6 +122,7 @@ class _Server(uvicorn.Server):
     def _stop(self) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
+        self.is_told_to_stop.set()
 
 
 async def _answer(
@@ -116,15 +141,28 @@ async def _answer(
             ws="none",
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_DRAIN_S,
+            timeout_graceful_shutdown=_DRAIN_S + _CUT_S,
         )
     )
+
+    async def end_what_still_runs() -> None:
+        await server.is_told_to_stop.wait()
+        await asyncio.sleep(_DRAIN_S)
+        await (
+            async_engine.aclose()
+        )  # whoever still waits for tokens gets an error instead of a cut connection
+
+    ending = asyncio.create_task(end_what_still_runs())
     url = _url(config, listener)
     try:
-        listener.listen(2048)
+        try:
+            listener.listen(_BACKLOG)
+        except OSError as error:  # another server that was loading at the same time came first
+            raise _unusable(config, error) from None
         print(
             ready_text(rows, url, async_engine.model_name, config.api_key is not None), flush=True
         )
         await server.serve(sockets=[listener])
     finally:
+        ending.cancel()
         await async_engine.aclose()

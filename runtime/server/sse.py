@@ -1,7 +1,8 @@
 """Server-sent events: the response that streams them to a client.
 
-The first event is produced before the status line is sent, so a request that is refused still gets its status; an error after
-that becomes an event. The generator is closed when the client goes away, which aborts what it was waiting for.
+The first event is produced before the status line is sent, so a request that is refused still gets
+its status; an error after that becomes an event. The generator is closed when the client goes away,
+which aborts what it was waiting for.
 """
 
 from collections.abc import AsyncGenerator

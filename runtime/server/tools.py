@@ -1,4 +1,5 @@
-"""The `tools` and `tool_choice` fields of a chat request: checked for shape, then refused where a call could follow.
+"""The `tools` and `tool_choice` fields of a chat request: checked for shape, then refused where a
+call could follow.
 
 Tools that must not be called (`tool_choice: "none"`) change nothing, so they are let through.
 """

@@ -1,4 +1,6 @@
-"""The `usage` object of an answer: tokens of the prompts, of all their completions, and how many the prefix cache spared."""
+"""The `usage` object of an answer: tokens of the prompts, of all their completions, and how many
+the prefix cache spared.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,7 @@
 """A scripted engine with the interface of AsyncEngine, and clients that reach a server of it.
 
-The engine answers every request with the same text, one byte-level token per step, through the real tokenizer and the real
-stopping rules; tests read what it was asked and whether it was left early.
+The engine answers every request with the same text, one byte-level token per step, through the real
+tokenizer and the real stopping rules; tests read what it was asked and whether it was left early.
 """
 
 import asyncio
@@ -30,7 +30,9 @@ from runtime.tokenizer_parts import TokenizerParts
 
 SCRIPT = "Hi, I am a café 🎉 robot. Bye."
 TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIAL_TEXTS = ("<|im_start|>", "<|im_end|>")
@@ -39,9 +41,15 @@ SPECIAL_TEXTS = ("<|im_start|>", "<|im_end|>")
 def byte_tokenizer() -> Tokenizer:
     """A vocabulary of the 256 bytes and two special tokens; <|im_end|> ends a text."""
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE({piece: i for i, piece in enumerate(alphabet)}, []))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.add_special_tokens([tokenizers.AddedToken(text, special=True, normalized=False) for text in SPECIAL_TEXTS])
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.BPE({piece: i for i, piece in enumerate(alphabet)}, [])
+    )
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=False
+    )
+    backend.add_special_tokens(
+        [tokenizers.AddedToken(text, special=True, normalized=False) for text in SPECIAL_TEXTS]
+    )
     end = backend.token_to_id("<|im_end|>")
     parts = TokenizerParts(
         backend=backend,
@@ -54,7 +62,9 @@ def byte_tokenizer() -> Tokenizer:
 
 
 class ScriptedEngine:
-    """Answers with SCRIPT. `stall_after` tokens it waits for ever, `fail_after` tokens it dies."""
+    """Answers with SCRIPT. After `stall_after` tokens it waits until it is closed, after
+    `fail_after` it dies.
+    """
 
     def __init__(self) -> None:
         self.model_name = "scripted"
@@ -69,12 +79,14 @@ class ScriptedEngine:
         self.num_cached_tokens = 0
         self.stall_after: int | None = None
         self.fail_after: int | None = None
+        self._closed = asyncio.Event()
 
     def stats(self) -> EngineStats:
         return EngineStats(3, 2, 40, 30, 1000, 500, 900, 450, 7, 321, 0)
 
     async def aclose(self) -> None:
         self.is_ready = False
+        self._closed.set()
 
     async def generate(self, request: Request) -> AsyncGenerator[RequestDelta, None]:
         if not self.is_ready:
@@ -91,23 +103,35 @@ class ScriptedEngine:
     async def _deltas(self, request: Request) -> AsyncGenerator[RequestDelta, None]:
         params = request.params
         assert params.max_tokens is not None, "the server resolves max_tokens"
-        running = {index: Completion(self.tokenizer, params, params.max_tokens) for index in range(params.n)}
+        running = {
+            index: Completion(self.tokenizer, params, params.max_tokens)
+            for index in range(params.n)
+        }
         prompt_logprobs = self._prompt_logprobs(request)
         for step, token_id in enumerate([*self.tokenizer.encode(SCRIPT), *self.tokenizer.eos_ids]):
             if step == self.stall_after:
-                await asyncio.Event().wait()
+                await self._closed.wait()
+                raise EngineDeadError("closed")
             if step == self.fail_after:
                 raise EngineDeadError("scripted failure")
             await asyncio.sleep(0)
             news = []
             for index, completion in list(running.items()):
                 progress = completion.push(token_id)
-                logprobs = None if params.logprobs is None else (self._logprob(token_id, params.logprobs),)
+                logprobs = (
+                    None if params.logprobs is None else (self._logprob(token_id, params.logprobs),)
+                )
                 end = (progress.finish_reason, progress.stop_reason)
                 news.append(CompletionDelta(index, progress.text, (token_id,), logprobs, *end))
                 if progress.finish_reason:
                     del running[index]
-            yield RequestDelta(request.request_id, tuple(news), not running, self.num_cached_tokens, prompt_logprobs)
+            yield RequestDelta(
+                request.request_id,
+                tuple(news),
+                not running,
+                self.num_cached_tokens,
+                prompt_logprobs,
+            )
             prompt_logprobs = None
             if not running:
                 return
@@ -121,7 +145,10 @@ class ScriptedEngine:
         count = request.params.prompt_logprobs
         if count is None:
             return None
-        return (None, *(self._logprob(token_id, count) for token_id in request.prompt_token_ids[1:]))
+        return (
+            None,
+            *(self._logprob(token_id, count) for token_id in request.prompt_token_ids[1:]),
+        )
 
 
 def chat_template(tokenizer: Tokenizer) -> ChatTemplate:
@@ -135,14 +162,18 @@ def engine() -> ScriptedEngine:
 
 @pytest.fixture
 def client(engine: ScriptedEngine) -> TestClient:
-    """Reaches the application in this process. An exception that leaves the application fails the test."""
+    """Reaches the application in this process. An exception that leaves the application fails the
+    test.
+    """
     return TestClient(build_app(engine))
 
 
 @pytest.fixture
 def server_url(engine: ScriptedEngine) -> Iterator[str]:
     """The application behind a real socket, on a loopback port of the system's choice."""
-    server = uvicorn.Server(uvicorn.Config(build_app(engine), port=0, log_config=None, lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(build_app(engine), port=0, log_config=None, lifespan="off")
+    )
     started = threading.Event()
 
     async def run() -> None:

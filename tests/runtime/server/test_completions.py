@@ -25,7 +25,12 @@ def events(client: TestClient, **body) -> list[dict]:
 
 
 def joined(chunks: list[dict], index: int = 0) -> str:
-    return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"] if choice["index"] == index)
+    return "".join(
+        choice["text"]
+        for chunk in chunks
+        for choice in chunk["choices"]
+        if choice["index"] == index
+    )
 
 
 def test_an_answer_has_openais_shape_and_usage_that_sums(client: TestClient) -> None:
@@ -45,7 +50,9 @@ def test_an_answer_has_openais_shape_and_usage_that_sums(client: TestClient) -> 
     }
 
 
-def test_sixteen_tokens_are_the_default_and_never_more_than_fit(client: TestClient, engine: ScriptedEngine) -> None:
+def test_sixteen_tokens_are_the_default_and_never_more_than_fit(
+    client: TestClient, engine: ScriptedEngine
+) -> None:
     """Oracle: OpenAI's default of max_tokens; the context of the engine (200 tokens)."""
     assert complete(client)["usage"]["completion_tokens"] == 16
     assert complete(client, prompt="x" * 190)["usage"]["completion_tokens"] == 10
@@ -59,17 +66,23 @@ def test_joined_chunks_equal_the_whole_answer(client: TestClient) -> None:
         assert joined(chunks) == whole["text"]
         reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
         assert reasons == [None] * (len(reasons) - 1) + [whole["finish_reason"]]
-        assert {(chunk["id"], chunk["created"], chunk["object"], "usage" in chunk) for chunk in chunks} == {
-            (chunks[0]["id"], chunks[0]["created"], "text_completion", False)
-        }
+        assert {
+            (chunk["id"], chunk["created"], chunk["object"], "usage" in chunk) for chunk in chunks
+        } == {(chunks[0]["id"], chunks[0]["created"], "text_completion", False)}
 
 
 def test_a_streamed_character_of_several_tokens_arrives_whole(client: TestClient) -> None:
     """Oracle: no chunk holds U+FFFD, though é and the emoji are two and four tokens."""
-    assert not any("\ufffd" in choice["text"] for chunk in events(client, max_tokens=150) for choice in chunk["choices"])
+    assert not any(
+        "\ufffd" in choice["text"]
+        for chunk in events(client, max_tokens=150)
+        for choice in chunk["choices"]
+    )
 
 
-def test_stream_usage_comes_once_at_the_end_or_with_every_chunk(client: TestClient, engine: ScriptedEngine) -> None:
+def test_stream_usage_comes_once_at_the_end_or_with_every_chunk(
+    client: TestClient, engine: ScriptedEngine
+) -> None:
     """Oracle: stream_options of OpenAI (include_usage) and of vLLM (continuous_usage_stats)."""
     engine.num_cached_tokens = 2
     chunks = events(client, stream_options={"include_usage": True})
@@ -93,7 +106,9 @@ def test_choices_of_many_prompts_are_numbered_prompt_by_prompt(
     assert answer["usage"]["completion_tokens"] == 16
     chunks = events(client, prompt=prompt, n=2, max_tokens=4, echo=True)
     echoes = [engine.tokenizer.decode(request.prompt_token_ids) for request in engine.requests[-2:]]
-    assert [joined(chunks, index) for index in range(4)] == [echoes[index // 2] + SCRIPT[:4] for index in range(4)]
+    assert [joined(chunks, index) for index in range(4)] == [
+        echoes[index // 2] + SCRIPT[:4] for index in range(4)
+    ]
 
 
 def test_token_ids_are_a_prompt_as_they_are(client: TestClient, engine: ScriptedEngine) -> None:
@@ -102,7 +117,9 @@ def test_token_ids_are_a_prompt_as_they_are(client: TestClient, engine: Scripted
     assert engine.requests[-1].prompt_token_ids == (5, 6, 255)
 
 
-def test_special_token_text_of_a_raw_prompt_is_a_special_token(client: TestClient, engine: ScriptedEngine) -> None:
+def test_special_token_text_of_a_raw_prompt_is_a_special_token(
+    client: TestClient, engine: ScriptedEngine
+) -> None:
     """Oracle: the vocabulary, where <|im_start|> is one token."""
     complete(client, prompt="<|im_start|>a", max_tokens=1)
     assert len(engine.requests[-1].prompt_token_ids) == 2
@@ -127,7 +144,9 @@ def test_logprobs_have_the_older_shape_with_offsets_into_the_text(client: TestCl
 
 def test_logprobs_zero_reports_the_token_alone(client: TestClient) -> None:
     """Oracle: vLLM's answer to logprobs: 0."""
-    assert complete(client, max_tokens=1, logprobs=0)["choices"][0]["logprobs"]["top_logprobs"] == [{"H": -0.5}]
+    assert complete(client, max_tokens=1, logprobs=0)["choices"][0]["logprobs"]["top_logprobs"] == [
+        {"H": -0.5}
+    ]
 
 
 def test_echo_puts_the_prompt_in_front_with_its_logprobs(client: TestClient) -> None:
@@ -156,7 +175,9 @@ def test_echo_without_tokens_scores_the_prompt(client: TestClient) -> None:
 
 def test_prompt_logprobs_have_vllms_shape(client: TestClient) -> None:
     """Oracle: vLLM's prompt_logprobs: null, then a map from token id to logprob, rank and text."""
-    first, second, _ = complete(client, max_tokens=1, prompt_logprobs=1)["choices"][0]["prompt_logprobs"]
+    first, second, _ = complete(client, max_tokens=1, prompt_logprobs=1)["choices"][0][
+        "prompt_logprobs"
+    ]
     assert first is None
     (entry,) = second.values()
     assert entry == {"logprob": -0.5, "rank": 1, "decoded_token": "a"}
@@ -172,13 +193,21 @@ def test_tokens_are_written_as_ids_on_request(client: TestClient, engine: Script
 def test_a_stop_string_ends_the_text_before_it_or_after_it(client: TestClient) -> None:
     """Oracle: the script cut at the stop string."""
     answer = complete(client, max_tokens=150, stop="caf")["choices"][0]
-    assert (answer["text"], answer["finish_reason"], answer["stop_reason"]) == ("Hi, I am a ", "stop", "caf")
-    answer = complete(client, max_tokens=150, stop=["zz", "caf"], include_stop_str_in_output=True)["choices"][0]
+    assert (answer["text"], answer["finish_reason"], answer["stop_reason"]) == (
+        "Hi, I am a ",
+        "stop",
+        "caf",
+    )
+    answer = complete(client, max_tokens=150, stop=["zz", "caf"], include_stop_str_in_output=True)[
+        "choices"
+    ][0]
     assert answer["text"] == "Hi, I am a caf"
     assert joined(events(client, max_tokens=150, stop="caf")) == "Hi, I am a "
 
 
-def test_every_sampling_option_reaches_the_engine(client: TestClient, engine: ScriptedEngine) -> None:
+def test_every_sampling_option_reaches_the_engine(
+    client: TestClient, engine: ScriptedEngine
+) -> None:
     """Oracle: the values of the body."""
     options = {
         "n": 3,
@@ -198,22 +227,45 @@ def test_every_sampling_option_reaches_the_engine(client: TestClient, engine: Sc
         "skip_special_tokens": False,
         "include_stop_str_in_output": True,
     }
-    complete(client, **options, stop="x", stop_token_ids=[9], logit_bias={"17": -100, "5": 2.5}, best_of=3)
+    complete(
+        client,
+        **options,
+        stop="x",
+        stop_token_ids=[9],
+        logit_bias={"17": -100, "5": 2.5},
+        best_of=3,
+    )
     params = engine.requests[-1].params
     assert {name: getattr(params, name) for name in options} == options
-    assert (params.stop, params.stop_token_ids, params.logit_bias) == (("x",), (9,), {17: -100.0, 5: 2.5})
+    assert (params.stop, params.stop_token_ids, params.logit_bias) == (
+        ("x",),
+        (9,),
+        {17: -100.0, 5: 2.5},
+    )
 
 
 def test_the_models_own_sampling_defaults_fill_what_the_client_leaves_out(
     client: TestClient, engine: ScriptedEngine
 ) -> None:
     """Oracle: the engine's generation defaults; what the client says wins, null says nothing."""
-    engine.generation_defaults = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.5}
+    engine.generation_defaults = {
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+        "repetition_penalty": 1.5,
+    }
     complete(client, top_p=0.5, temperature=None)
     params = engine.requests[-1].params
-    assert (params.temperature, params.top_p, params.top_k, params.repetition_penalty) == (0.6, 0.5, 20, 1.5)
+    assert (params.temperature, params.top_p, params.top_k, params.repetition_penalty) == (
+        0.6,
+        0.5,
+        20,
+        1.5,
+    )
 
 
 def test_fields_without_an_effect_here_and_unknown_fields_are_accepted(client: TestClient) -> None:
     """Oracle: vLLM ignores fields that it does not know."""
-    complete(client, user="me", store=True, metadata={"a": "b"}, service_tier="auto", some_new_field=[1])
+    complete(
+        client, user="me", store=True, metadata={"a": "b"}, service_tier="auto", some_new_field=[1]
+    )

@@ -1,4 +1,6 @@
-"""What a client must not send: right status, OpenAI's error object that names the field, and a server that goes on."""
+"""What a client must not send: right status, OpenAI's error object that names the field, and a
+server that goes on.
+"""
 
 import json
 
@@ -101,7 +103,9 @@ WRONG_IN_BOTH = [
 
 @pytest.mark.parametrize(("field", "value"), WRONG_IN_BOTH)
 @pytest.mark.parametrize(("path", "body"), [(CHAT, {"messages": HELLO}), (TEXT, {"prompt": "Say"})])
-def test_a_wrong_option_is_a_400_that_names_it(client: TestClient, path: str, body: dict, field: str, value) -> None:
+def test_a_wrong_option_is_a_400_that_names_it(
+    client: TestClient, path: str, body: dict, field: str, value
+) -> None:
     """Oracle: OpenAI's and vLLM's documented types and ranges."""
     error = refused(client.post(path, content=json.dumps({**body, field: value}), headers=JSON))
     assert error["param"] == field
@@ -122,9 +126,18 @@ WRONG_CHAT = [
     ("messages[0].content", {"messages": [{"role": "user"}]}),
     ("messages[0].content", {"messages": [{"role": "assistant", "content": None}]}),
     ("messages[0].content[0]", {"messages": [{"role": "user", "content": ["Hi"]}]}),
-    ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [{"type": "nope"}]}]}),
-    ("messages[0].content[0].text", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
-    ("messages[0].content[0]", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+    (
+        "messages[0].content[0].type",
+        {"messages": [{"role": "user", "content": [{"type": "nope"}]}]},
+    ),
+    (
+        "messages[0].content[0].text",
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+    ),
+    (
+        "messages[0].content[0]",
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+    ),
     ("messages[0].tool_calls", {"messages": [{"role": "assistant", "tool_calls": "x"}]}),
     ("messages[0].tool_calls[0]", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}),
     ("messages[0].name", {"messages": [{"role": "user", "content": "Hi", "name": 5}]}),
@@ -141,7 +154,10 @@ WRONG_CHAT = [
     ("tools[0]", {"tools": [{"type": "code"}]}),
     ("tools[0].function", {"tools": [{"type": "function"}]}),
     ("tools[0].function.name", {"tools": [{"type": "function", "function": {"parameters": {}}}]}),
-    ("tools[1].function.parameters", {"tools": [WEATHER, {"type": "function", "function": {"name": "a", "parameters": 1}}]}),
+    (
+        "tools[1].function.parameters",
+        {"tools": [WEATHER, {"type": "function", "function": {"name": "a", "parameters": 1}}]},
+    ),
     ("tools", {"tools": [WEATHER]}),
     ("tools", {"tools": [WEATHER], "tool_choice": "required"}),
     ("tool_choice", {"tool_choice": "required"}),
@@ -158,7 +174,9 @@ WRONG_CHAT = [
 
 
 @pytest.mark.parametrize(("param", "fields"), WRONG_CHAT)
-def test_a_wrong_chat_field_is_a_400_that_points_at_it(client: TestClient, param: str, fields: dict) -> None:
+def test_a_wrong_chat_field_is_a_400_that_points_at_it(
+    client: TestClient, param: str, fields: dict
+) -> None:
     """Oracle: OpenAI's chat API reference."""
     assert refused(client.post(CHAT, json={"messages": HELLO, **fields}))["param"] == param
 
@@ -185,7 +203,9 @@ WRONG_TEXT = [
 
 
 @pytest.mark.parametrize(("param", "fields"), WRONG_TEXT)
-def test_a_wrong_completion_field_is_a_400_that_points_at_it(client: TestClient, param: str, fields: dict) -> None:
+def test_a_wrong_completion_field_is_a_400_that_points_at_it(
+    client: TestClient, param: str, fields: dict
+) -> None:
     """Oracle: OpenAI's completions API reference."""
     assert refused(client.post(TEXT, json={"prompt": "Say", **fields}))["param"] == param
 
@@ -210,7 +230,9 @@ def test_a_wrong_completion_field_is_a_400_that_points_at_it(client: TestClient,
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, TEXT])
-def test_a_body_that_is_no_sound_json_object_is_a_400(client: TestClient, path: str, raw: bytes) -> None:
+def test_a_body_that_is_no_sound_json_object_is_a_400(
+    client: TestClient, path: str, raw: bytes
+) -> None:
     """Oracle: RFC 8259, which has neither NaN nor half a surrogate pair."""
     refused(client.post(path, content=raw, headers=JSON))
 
@@ -222,11 +244,15 @@ def test_a_surrogate_pair_is_one_character(client: TestClient, engine: ScriptedE
 
 
 def test_another_content_type_is_a_415(client: TestClient) -> None:
-    """Oracle: vLLM's answer; a page in a browser may send text/plain to this host without asking."""
-    refused(client.post(TEXT, content=b'{"prompt":"Say"}', headers={"Content-Type": "text/plain"}), 415)
+    """Oracle: vLLM's answer; a browser's page may send text/plain here without asking."""
+    refused(
+        client.post(TEXT, content=b'{"prompt":"Say"}', headers={"Content-Type": "text/plain"}), 415
+    )
 
 
-def test_a_body_over_the_limit_is_a_413_with_and_without_a_declared_length(client: TestClient) -> None:
+def test_a_body_over_the_limit_is_a_413_with_and_without_a_declared_length(
+    client: TestClient,
+) -> None:
     """Oracle: RFC 9110's status for content too large."""
     large = b'{"prompt":"' + b"x" * MAX_BODY_BYTES + b'"}'
     assert refused(client.post(TEXT, content=large, headers=JSON), 413)["code"] == "body_too_large"
@@ -234,7 +260,9 @@ def test_a_body_over_the_limit_is_a_413_with_and_without_a_declared_length(clien
     def pieces():
         yield large
 
-    assert refused(client.post(TEXT, content=pieces(), headers=JSON), 413)["code"] == "body_too_large"
+    assert (
+        refused(client.post(TEXT, content=pieces(), headers=JSON), 413)["code"] == "body_too_large"
+    )
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, {"messages": HELLO}), (TEXT, {"prompt": "Say"})])
@@ -246,7 +274,9 @@ def test_an_unknown_model_is_a_404(client: TestClient, path: str, body: dict) ->
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_longer_than_the_context_is_a_400_with_the_numbers(client: TestClient, stream: bool) -> None:
+def test_a_prompt_longer_than_the_context_is_a_400_with_the_numbers(
+    client: TestClient, stream: bool
+) -> None:
     """Oracle: OpenAI's code context_length_exceeded; the engine's context is 200 tokens."""
     error = refused(client.post(TEXT, json={"prompt": "x" * 200, "stream": stream}))
     assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
@@ -256,7 +286,9 @@ def test_a_prompt_longer_than_the_context_is_a_400_with_the_numbers(client: Test
     assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
 
 
-def test_an_explicit_max_tokens_beyond_the_context_is_a_400_with_the_limit(client: TestClient) -> None:
+def test_an_explicit_max_tokens_beyond_the_context_is_a_400_with_the_limit(
+    client: TestClient,
+) -> None:
     """Oracle: vLLM's rule; 200 tokens of context less 3 of prompt leave 197."""
     error = refused(client.post(TEXT, json={"prompt": "Say", "max_tokens": 198}))
     assert error["code"] == "context_length_exceeded"
@@ -264,7 +296,9 @@ def test_an_explicit_max_tokens_beyond_the_context_is_a_400_with_the_limit(clien
     assert client.post(TEXT, json={"prompt": "Say", "max_tokens": 197}).status_code == 200
 
 
-def test_a_model_without_a_chat_template_says_so(client: TestClient, engine: ScriptedEngine) -> None:
+def test_a_model_without_a_chat_template_says_so(
+    client: TestClient, engine: ScriptedEngine
+) -> None:
     """Oracle: the remedy, which is the other route."""
     engine.chat_template = None
     assert "/v1/completions" in refused(client.post(CHAT, json={"messages": HELLO}))["message"]

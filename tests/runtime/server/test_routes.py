@@ -12,7 +12,9 @@ KEY = {"Authorization": "Bearer secret"}
 SAY = {"prompt": "Say", "max_tokens": 2}
 
 
-def test_the_model_is_listed_and_found_by_its_id(client: TestClient, engine: ScriptedEngine) -> None:
+def test_the_model_is_listed_and_found_by_its_id(
+    client: TestClient, engine: ScriptedEngine
+) -> None:
     """Oracle: OpenAI's model object, `created` in seconds, and vLLM's max_model_len."""
     listing = client.get("/v1/models").json()
     (model,) = listing["data"]
@@ -57,9 +59,16 @@ def test_an_unknown_route_or_method_is_answered_in_openais_shape(
     assert ("allow" in answer.headers) == (status == 405)
 
 
-@pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer", "secret", "Basic secret", "Bearer sécret", "Bearer secre"])
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/nope", "/metrics", "/version", "/", "/v1/completions"])
-def test_without_the_key_every_route_but_health_is_a_401(engine: ScriptedEngine, header: str | None, path: str) -> None:
+@pytest.mark.parametrize(
+    "header",
+    [None, "Bearer wrong", "Bearer", "secret", "Basic secret", "Bearer sécret", "Bearer secre"],
+)
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/nope", "/metrics", "/version", "/", "/v1/completions"]
+)
+def test_without_the_key_every_route_but_health_is_a_401(
+    engine: ScriptedEngine, header: str | None, path: str
+) -> None:
     """Oracle: RFC 6750."""
     client = TestClient(build_app(engine, "secret"))
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
@@ -148,7 +157,11 @@ def test_one_line_per_request_tells_tokens_and_times_but_no_text(
     with caplog.at_level(logging.INFO, "runtime.server.request_log"):
         client.post("/v1/completions", json=SAY)
         client.get("/v1/no%0Ape")
-    first, second = [record.getMessage() for record in caplog.records if record.name == "runtime.server.request_log"]
+    first, second = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "runtime.server.request_log"
+    ]
     assert first.startswith("cmpl-")
     assert "| POST /v1/completions | 200 | 3+2 tokens | ttft" in first
     assert "Say" not in first

@@ -1,0 +1,143 @@
+"""Start-up and stop: the port before the model, progress, the closing table, and signals."""
+
+import io
+import os
+import re
+import signal
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+from conftest import ScriptedEngine
+
+from runtime.config import ConfigError, EngineConfig, ServerConfig
+from runtime.server import run
+from runtime.server.progress import StartupProgress, ready_text
+
+
+class _LoadedEngine:
+    """Stands in for Engine: reports, and describes itself."""
+
+    def __init__(self, config: EngineConfig, report: Callable[[str, int, int], None]) -> None:
+        self.description = {"model": "scripted"}
+        report("read", 5, 5)
+        report("compile", 1, 2)
+        report("compile", 2, 2)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch, engine: ScriptedEngine) -> ScriptedEngine:
+    monkeypatch.setattr(run, "Engine", _LoadedEngine)
+    monkeypatch.setattr(run, "AsyncEngine", lambda loaded: engine)
+    return engine
+
+
+def test_a_busy_port_is_an_error_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the message names the port and the remedy, and the engine was never made."""
+    monkeypatch.setattr(run, "Engine", None)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"--port {port} .*choose another port"):
+            run.serve(EngineConfig(), ServerConfig(port=port))
+
+
+def test_a_host_that_is_not_this_one_is_an_error() -> None:
+    """Oracle: 192.0.2.1 is reserved for documentation (RFC 5737), so no host has it."""
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
+        run.bind(ServerConfig(host="192.0.2.1", port=0))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_running_requests_and_the_exit_code_is_0(
+    scripted: ScriptedEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+) -> None:
+    """Oracle: the exit code; the stream that would never end tells its client why it ends."""
+    monkeypatch.setattr(run, "_DRAIN_S", 0)
+    scripted.stall_after = 3
+    listener = run.bind(ServerConfig(port=0))
+    port = listener.getsockname()[1]
+    monkeypatch.setattr(run, "bind", lambda config: listener)
+    seen: list[bytes] = []
+
+    def ask_and_stop() -> None:
+        listening.wait(timeout=10)
+        body = b'{"prompt": "Say", "stream": true}'
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body)
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            seen.append(answer.readline())
+            os.kill(os.getpid(), number)
+            seen.append(answer.read())
+
+    listening = threading.Event()
+    real_text = run.ready_text
+    monkeypatch.setattr(run, "ready_text", lambda *rows: listening.set() or real_text(*rows))
+    client = threading.Thread(target=ask_and_stop)
+    client.start()
+    assert run.serve(EngineConfig(), ServerConfig(port=0)) == 0
+    client.join(timeout=10)
+    assert seen[0].startswith(b"data: {")
+    assert b"engine_dead" in seen[1]
+    assert not scripted.is_ready
+    printed = capsys.readouterr()
+    assert f"http://127.0.0.1:{port}/v1" in printed.out
+    assert "compiling buckets: 2 of 2" in printed.err
+
+
+def test_an_open_host_without_a_key_is_warned_about(
+    scripted: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Oracle: the warning comes for 0.0.0.0 alone, not with a key and not for loopback."""
+
+    def no_server(engine, config, listener, rows):
+        async def nothing() -> None:
+            return
+
+        return nothing()
+
+    monkeypatch.delenv("HALOGEN_API_KEY", raising=False)
+    monkeypatch.setattr(run, "_answer", no_server)
+    warned = []
+    for config in (
+        ServerConfig("0.0.0.0", 0),
+        ServerConfig("0.0.0.0", 0, "key"),
+        ServerConfig("localhost", 0),
+    ):
+        run.serve(EngineConfig(), config)
+        warned.append("--api-key" in capsys.readouterr().err)
+    assert warned == [True, False, False]
+
+
+def test_progress_without_a_terminal_is_a_few_lines() -> None:
+    """Oracle: the first report and the last of each stage; what comes between within two seconds is
+    left out.
+    """
+    stream = io.StringIO()
+    with StartupProgress(stream) as progress:
+        progress("looking for [a/b] on the hub", 0, 0)
+        for done in range(101):
+            progress("read", done, 100)
+        for done in range(1, 5):
+            progress("compile", done, 4)
+    assert stream.getvalue().splitlines() == [
+        "looking for [a/b] on the hub",
+        "reading weights: 0 %",
+        "reading weights: 100 %",
+        "compiling buckets: 1 of 4",
+        "compiling buckets: 4 of 4",
+    ]
+
+
+def test_the_closing_text_holds_a_curl_line_for_the_server() -> None:
+    """Oracle: its parts; the key's value is never printed."""
+    text = ready_text(
+        {"model": "m", "KV cache": "9 blocks"}, "http://127.0.0.1:2000/v1", "m", has_key=True
+    )
+    assert re.search(r"^  KV cache  9 blocks$", text, re.MULTILINE)
+    assert "curl http://127.0.0.1:2000/v1/chat/completions" in text
+    assert "$HALOGEN_API_KEY" in text
