@@ -1,0 +1,211 @@
+"""The scheduler against a pretend device: random loads, no JAX.
+
+The pretend device runs one step behind the scheduler, as the real one does, and "draws" a token that depends on everything
+before it. It keeps its own cache of which token each slot holds, so any mistake in blocks, positions or prefix hits changes
+what is drawn.
+"""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.engine.block_manager import BlockManager
+from runtime.engine.request import Request
+from runtime.engine.sampling_params import SamplingParams
+from runtime.engine.scheduler import Scheduler
+from runtime.engine.sequence import Sequence, Status
+
+EOS = 1
+VOCAB = 11
+
+
+def next_token(token_ids):
+    """What the pretend model draws after these tokens."""
+    value = 7
+    for token_id in token_ids:
+        value = (value * 31 + token_id + 3) % 1009
+    return value % VOCAB
+
+
+def naive(prompt, max_tokens):
+    """Oracle: full recompute, one token after the other."""
+    token_ids = list(prompt)
+    for _ in range(max_tokens):
+        token_ids.append(next_token(token_ids))
+        if token_ids[-1] == EOS:
+            break
+    return token_ids[len(prompt) :]
+
+
+class Device:
+    """Slots of the cache by (block, offset), tokens last drawn by state slot."""
+
+    def __init__(self, block_size):
+        self.block_size = block_size
+        self.cache = {}
+        self.last = {}
+
+    def run(self, plan):
+        drawn, slots = [], [row.slot for row in plan.rows]
+        assert len(set(slots)) == len(slots), "two rows share a state slot"
+        for row in plan.rows:
+            assert len(row.block_ids) * self.block_size >= row.context_len, "a row without room"
+            for position, token_id in enumerate(row.token_ids, row.start):
+                token_id = self.last[-1 - token_id] if token_id < 0 else token_id
+                self.cache[row.block_ids[position // self.block_size], position % self.block_size] = token_id
+        for row in plan.rows:
+            known = [
+                self.cache[row.block_ids[position // self.block_size], position % self.block_size]
+                for position in range(row.context_len)
+            ]
+            drawn.append(next_token(known) if row.is_sampled else None)
+            if row.is_sampled:
+                self.last[row.slot] = drawn[-1]
+        return drawn
+
+
+def drive(scheduler, device, arrivals, aborts, budget):
+    """Run everything; returns the tokens of each sequence. `arrivals`: step -> sequences, `aborts`: step -> indices."""
+    everyone = [sequence for sequences in arrivals.values() for sequence in sequences]
+    in_flight, step = None, 0
+    while step <= max([*arrivals, *aborts], default=0) or scheduler.has_work or in_flight:
+        for sequence in arrivals.get(step, ()):
+            scheduler.add(sequence)
+        for index in aborts.get(step, ()):
+            if everyone[index].status is not Status.FINISHED and any(
+                everyone[index] in group for at, group in arrivals.items() if at <= step
+            ):
+                scheduler.finish(everyone[index], "abort")
+        flowing = [s for s in scheduler.running if not s.is_prefilling and not s.is_drawn_out]
+        preempted = scheduler.num_preemptions
+        planned = scheduler.schedule()
+        if planned is not None:
+            plan, sequences = planned
+            assert plan.num_tokens <= budget
+            if scheduler.num_preemptions == preempted:
+                assert all(sequence in sequences for sequence in flowing), "a decode was starved"
+        elif scheduler.running and in_flight is None:
+            raise AssertionError("work is left, but nothing was planned")
+        if in_flight is not None:
+            drawn, sequences = in_flight
+            for token_id, sequence in zip(drawn, sequences, strict=True):
+                if sequence.status is Status.FINISHED:
+                    continue
+                scheduler.receive(sequence, token_id)
+                generated = len(sequence.token_ids) - sequence.prompt_len
+                if token_id == EOS or generated >= sequence.max_tokens:
+                    scheduler.finish(sequence, "stop")
+        in_flight = (device.run(plan), planned[1]) if planned is not None else None
+        scheduler.blocks.check()
+        step += 1
+        assert step < 3000, "no end in sight"
+    return [sequence.token_ids[sequence.prompt_len :] for sequence in everyone]
+
+
+def make(num_blocks=40, block_size=4, max_num_seqs=3, budget=9, is_chunked=True, is_prefix_cached=True, trim=None):
+    blocks = BlockManager(num_blocks, block_size, is_prefix_cached=is_prefix_cached)
+    return Scheduler(
+        blocks, max_num_seqs=max_num_seqs, token_budget=budget, is_chunked=is_chunked,
+        trim=trim or (lambda tokens, rows: tokens), stop_ids=frozenset({EOS}),
+    )  # fmt: skip
+
+
+def sequence(prompt, max_tokens, order, index=0, leader=None, **params):
+    request = Request(f"r{order}", tuple(prompt), SamplingParams(max_tokens=max_tokens, **params))
+    return Sequence(request, index, order=order, seed=order, max_tokens=max_tokens, leader=leader)
+
+
+PROMPTS = st.lists(st.integers(2, 4), min_size=1, max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    requests=st.lists(st.tuples(PROMPTS, st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=9),
+    aborts=st.dictionaries(st.integers(0, 25), st.lists(st.integers(0, 8), max_size=2), max_size=4),
+    num_blocks=st.integers(11, 40),
+    max_num_seqs=st.integers(1, 4),
+    budget=st.integers(5, 14),
+    is_prefix_cached=st.booleans(),
+    trim=st.sampled_from([None, lambda tokens, rows: max(rows, tokens - tokens % 4)]),
+)
+def test_any_schedule_gives_what_a_naive_loop_gives(
+    requests, aborts, num_blocks, max_num_seqs, budget, is_prefix_cached, trim
+):
+    """Oracle: `naive`. Preemption, prefix hits, chunks and aborts all occur in the sweep."""
+    scheduler = make(num_blocks, 4, max_num_seqs, budget, True, is_prefix_cached, trim)
+    arrivals = {}
+    requests = sorted(requests, key=lambda request: request[2])
+    for order, (prompt, max_tokens, at) in enumerate(requests):
+        arrivals.setdefault(at, []).append(sequence(prompt, max_tokens, order))
+    aborts = {at: [i for i in indices if i < len(requests)] for at, indices in aborts.items()}
+    answers = drive(scheduler, Device(4), arrivals, aborts, budget)
+    everyone = [one for group in arrivals.values() for one in group]
+    for (prompt, max_tokens, _), answer, one in zip(requests, answers, everyone, strict=True):
+        want = naive(prompt, max_tokens)
+        assert answer == (want if one.finish_reason == "stop" else want[: len(answer)])
+    assert scheduler.blocks.num_free == num_blocks
+    assert not scheduler.waiting and not scheduler.running
+
+
+def test_blocks_running_out_preempts_the_latest_arrival_and_nothing_is_lost():
+    """Oracle: `naive`, and the order of arrival."""
+    scheduler = make(num_blocks=9, max_num_seqs=3, budget=20)
+    prompts = [[2, 3, 4, 2, 3], [3, 3, 4, 4], [4, 2, 2, 3, 3, 2]]
+    sequences = [sequence(prompt, 16, order, ignore_eos=True) for order, prompt in enumerate(prompts)]
+    answers = drive(scheduler, Device(4), {0: sequences}, {}, 20)
+    assert scheduler.num_preemptions > 0
+    assert answers == [naive(prompt, 16) for prompt in prompts]
+
+
+def test_a_long_prompt_does_not_stop_running_decodes():
+    """Oracle: every step of the long prefill also carries the decode's token (checked in `drive`)."""
+    scheduler = make(num_blocks=60, budget=8)
+    short, long = sequence([2, 3], 20, 0), sequence([3, 4] * 40, 2, 1)
+    drive(scheduler, Device(4), {0: [short], 3: [long]}, {}, 8)
+    assert short.token_ids[2:] == naive([2, 3], 20)
+
+
+def test_without_chunks_a_prompt_runs_in_one_step():
+    """Oracle: the rows of the plans."""
+    scheduler = make(budget=20, is_chunked=False)
+    scheduler.add(sequence([2] * 12, 3, 0))
+    scheduler.add(sequence([3] * 15, 3, 1))
+    plan, _ = scheduler.schedule()
+    assert [len(row.token_ids) for row in plan.rows] == [12]
+    plan, _ = scheduler.schedule()
+    assert [len(row.token_ids) for row in plan.rows] == [1, 15]
+
+
+def test_later_choices_of_a_request_wait_for_the_first_prompt_and_share_its_blocks():
+    """Oracle: the prefix cache's own count of hits."""
+    scheduler = make(num_blocks=60, max_num_seqs=4, budget=12)
+    leader = sequence([2, 3, 4] * 7, 4, 0)
+    others = [sequence([2, 3, 4] * 7, 4, order, index=order, leader=leader) for order in (1, 2)]
+    drive(scheduler, Device(4), {0: [leader, *others]}, {}, 12)
+    assert [one.num_cached_tokens for one in (leader, *others)] == [0, 20, 20]
+
+
+def test_min_tokens_bans_stop_tokens_until_they_are_drawn():
+    """Oracle: the bias that the plan asks for, step by step."""
+    scheduler = make()
+    one = sequence([2, 3], 6, 0, min_tokens=2, stop_token_ids=(5,), logit_bias={7: 1.5})
+    scheduler.add(one)
+    device, banned = Device(4), []
+    for _ in range(4):
+        plan, _ = scheduler.schedule()
+        banned.append([dict(reset.bias or ()) for reset in plan.resets])
+        assert plan.rows[0].has_bias
+        scheduler.receive(one, device.run(plan)[0])
+    ban = float("-inf")
+    assert banned == [[{7: 1.5, EOS: ban, 5: ban}], [], [{7: 1.5}], []]
+
+
+def test_a_plan_is_self_contained_and_frozen():
+    """Oracle: dataclasses' own refusal."""
+    scheduler = make()
+    scheduler.add(sequence([2, 3], 6, 0))
+    plan, _ = scheduler.schedule()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.rows[0].start = 3
