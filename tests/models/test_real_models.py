@@ -33,7 +33,7 @@ def model(request: pytest.FixtureRequest) -> tuple[LLM, dict[str, Any], dict[str
         model=str(found[0]),
         dtype="float32",
         max_model_len=640,
-        max_num_seqs=2,
+        max_num_seqs=1,
         prefill_chunk_size=128,
         kv_cache_gb=0.25,
     )
