@@ -1,7 +1,8 @@
-"""The tokenizer of a Hugging Face folder: tokenizer.json, and what its neighbours say about special tokens.
+"""The tokenizer of a Hugging Face folder: tokenizer.json and what its neighbours say.
 
-tokenizer.json splits and merges; tokenizer_config.json, special_tokens_map.json, generation_config.json and config.json name
-the tokens that begin and end a text. The order of precedence among them is stated here and nowhere else.
+tokenizer.json splits and merges; tokenizer_config.json, special_tokens_map.json,
+generation_config.json and config.json name the tokens that begin and end a text. Which of them
+counts when they disagree is decided here and nowhere else.
 """
 
 import json
@@ -13,7 +14,15 @@ import tokenizers
 
 from runtime.tokenizer_parts import Spelling, TokenizerError, TokenizerParts
 
-_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_NAMED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "sep_token",
+    "cls_token",
+    "mask_token",
+)
 _TEXT_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
@@ -21,27 +30,41 @@ def read_parts(folder: Path) -> TokenizerParts:
     """Read the tokenizer of a model folder. Raises TokenizerError with the remedy."""
     backend = _read_backend(folder)
     definition = json.loads(backend.to_str())
-    config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
+    config = _read_json(folder / "special_tokens_map.json") | _read_json(
+        folder / "tokenizer_config.json"
+    )
     backend.add_special_tokens(list(_missing_special_tokens(backend, config)))
 
     def token_id(name: str) -> int | None:
         text = _text(config.get(name))
         return None if text is None else backend.token_to_id(text)
 
-    generation_config, model_config = _read_json(folder / "generation_config.json"), _read_json(folder / "config.json")
-    ids_of = [_ids(source, "eos_token_id") for source in (generation_config, model_config, model_config.get("text_config"))]
+    generation_config, model_config = (
+        _read_json(folder / "generation_config.json"),
+        _read_json(folder / "config.json"),
+    )
+    ids_of = [
+        _ids(source, "eos_token_id")
+        for source in (generation_config, model_config, model_config.get("text_config"))
+    ]
     bos_id, eos_id = token_id("bos_token"), token_id("eos_token")
     prefix_ids, suffix_ids = _surroundings(backend)
     return TokenizerParts(
         backend=backend,
         spelling=_spelling(definition, folder),
-        special_ids=frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special),
-        eos_ids=frozenset(i for ids in ids_of for i in ids) | ({eos_id} - {None}),
+        special_ids=frozenset(
+            i for i, token in backend.get_added_tokens_decoder().items() if token.special
+        ),
+        eos_ids=frozenset(i for ids in [*ids_of, [eos_id]] for i in ids if i is not None),
         bos_id=bos_id,
         eos_id=eos_id,
         prefix_ids=_with_or_without(prefix_ids, bos_id, config.get("add_bos_token"), at_start=True),
-        suffix_ids=_with_or_without(suffix_ids, eos_id, config.get("add_eos_token"), at_start=False),
-        strips_leading_space=any(_strips_leading_space(step) for step in _steps(definition["decoder"])),
+        suffix_ids=_with_or_without(
+            suffix_ids, eos_id, config.get("add_eos_token"), at_start=False
+        ),
+        strips_leading_space=any(
+            _strips_leading_space(step) for step in _steps(definition["decoder"])
+        ),
     )
 
 
@@ -50,14 +73,20 @@ def _read_backend(folder: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
         if (folder / "tokenizer.model").is_file():
             raise TokenizerError(
-                f"{folder} has tokenizer.model but no tokenizer.json: convert it once with transformers, "
+                f"{folder} has tokenizer.model but no tokenizer.json: convert it: transformers, "
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
-        raise TokenizerError(f"{path} is missing: copy it from the model's repository, or use a GGUF file, which carries its own")
+        raise TokenizerError(
+            f"{path} is missing: copy it from the model's repository, or use a GGUF file, "
+            "which carries its own"
+        )
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception for every kind of broken file
-        raise TokenizerError(f"{path} cannot be read: {error}; copy it again, or save it with tokenizers {tokenizers.__version__}") from error
+        raise TokenizerError(
+            f"{path} cannot be read: {error}; copy it again, or save it with tokenizers "
+            f"{tokenizers.__version__}"
+        ) from error
     backend.no_truncation()
     backend.no_padding()
     return backend
@@ -71,7 +100,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{path} is not JSON: {error}; copy it again") from error
     if not isinstance(content, dict):
-        raise TokenizerError(f"{path} holds a {type(content).__name__}, not an object; copy it again")
+        raise TokenizerError(
+            f"{path} holds a {type(content).__name__}, not an object; copy it again"
+        )
     return content
 
 
@@ -81,13 +112,23 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _missing_special_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]) -> Iterator[tokenizers.AddedToken]:
-    """Tokens that the config calls special although tokenizer.json has them as ordinary vocabulary."""
-    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+def _missing_special_tokens(
+    backend: tokenizers.Tokenizer, config: dict[str, Any]
+) -> Iterator[tokenizers.AddedToken]:
+    """Tokens that the config calls special and tokenizer.json has as ordinary vocabulary."""
+    special = {
+        token.content for token in backend.get_added_tokens_decoder().values() if token.special
+    }
     named = [config.get(name) for name in _NAMED]
     for key in _TEXT_LISTS:
         values = config.get(key)
-        named += values.values() if isinstance(values, dict) else values if isinstance(values, list) else []
+        named += (
+            values.values()
+            if isinstance(values, dict)
+            else values
+            if isinstance(values, list)
+            else []
+        )
     for text in dict.fromkeys(map(_text, named)):
         if text and text not in special and backend.token_to_id(text) is not None:
             yield tokenizers.AddedToken(text, special=True, normalized=False)
@@ -95,11 +136,13 @@ def _missing_special_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any
 
 def _ids(source: Any, key: str) -> list[int]:
     value = source.get(key) if isinstance(source, dict) else None
-    return [i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int) and i >= 0]
+    return [
+        i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int) and i >= 0
+    ]
 
 
 def _surroundings(backend: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that the post-processor puts before and after one text, found by watching it on a letter."""
+    """The ids that the post-processor puts before and after a text, seen by trying a letter."""
     plain, whole = backend.encode("a", add_special_tokens=False).ids, backend.encode("a").ids
     for start in range(len(whole) - len(plain) + 1):
         if whole[start : start + len(plain)] == plain:
@@ -107,7 +150,9 @@ def _surroundings(backend: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple
     return (), ()
 
 
-def _with_or_without(ids: tuple[int, ...], token_id: int | None, is_wanted: Any, *, at_start: bool) -> tuple[int, ...]:
+def _with_or_without(
+    ids: tuple[int, ...], token_id: int | None, is_wanted: Any, *, at_start: bool
+) -> tuple[int, ...]:
     """add_bos_token / add_eos_token, where given, overrule the post-processor of tokenizer.json."""
     if token_id is None or not isinstance(is_wanted, bool):
         return ids
@@ -135,6 +180,6 @@ def _spelling(definition: dict[str, Any], folder: Path) -> Spelling:
     if "ByteFallback" in kinds or "Metaspace" in kinds:
         return "sentencepiece"
     raise TokenizerError(
-        f"{folder / 'tokenizer.json'} decodes with {' + '.join(kinds) or 'nothing'}; known are ByteLevel (byte-level BPE) "
-        "and ByteFallback or Metaspace (SentencePiece)"
+        f"{folder / 'tokenizer.json'} decodes with {' + '.join(kinds) or 'nothing'}; known are "
+        "ByteLevel (byte-level BPE) and ByteFallback or Metaspace (SentencePiece)"
     )

@@ -1,8 +1,10 @@
 """The tokenizer in a GGUF file's metadata, giving exactly the ids that llama.cpp gives.
 
-Two kinds: byte-level BPE with merges ("gpt2"), cut into words by the rules of runtime.tokenizer_split, and SentencePiece BPE
-("llama"), which has scores instead of merges. Both become a `tokenizers` backend. Rules and defaults follow llama.cpp's
-llama_vocab::impl::load; where it patches a token's type by its text, so does this file.
+Two kinds: byte-level BPE with merges ("gpt2"), cut into words by the rules of
+runtime.tokenizer_split, and SentencePiece BPE ("llama"), which has scores instead of merges. Both
+become a `tokenizers` backend. Rules and defaults follow llama.cpp's llama_vocab::impl::load; where
+that corrects a token's type by its text, so does this file, with one exception stated at its
+place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,29 +19,36 @@ from runtime.tokenizer_split import SPLIT_OF, pre_tokenizer
 # Token types (gguf.TokenType).
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 
-# Texts that end a generation whatever id the file calls EOS, and infill texts after which nothing sensible follows.
-_END_TEXTS = frozenset(
-    ["<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>"]
-    + ["</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>"]
-    + ["<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["]
-    + ["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"]
-    + ["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"]
-)
-# Texts that are part of an answer's structure: parsed like control tokens but shown.
-_SHOWN_TEXTS = frozenset(["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"])
+# Texts that end a generation whatever id the file calls EOS; the last two lines are of infilling.
+_END_TEXTS = """
+<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|>
+</s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> [e~[
+<|tool_response> <｜end▁of▁sentence｜>
+<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]
+<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>
+"""
+# Texts that structure an answer: kept whole like control tokens, but shown.
+_SHOWN_TEXTS = {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"}
+_HARMONY_PAIRS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 
 
 def read_parts(metadata: Mapping[str, Any]) -> TokenizerParts:
-    """Build the tokenizer that the metadata describes. Raises TokenizerError naming the field and what is known."""
+    """The tokenizer that the metadata describes. Raises TokenizerError, which names the field."""
     model = _field(metadata, "model")
     if model not in ("gpt2", "llama"):
-        raise TokenizerError(f"tokenizer.ggml.model is {model!r}; known are gpt2 (byte-level BPE) and llama (SentencePiece)")
+        raise TokenizerError(
+            f"tokenizer.ggml.model is {model!r}; known are gpt2 (byte-level BPE) "
+            "and llama (SentencePiece)"
+        )
     tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(_field(metadata, "tokens"))]
     types = list(metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens))
     if len(types) < len(tokens):
-        raise TokenizerError(f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens; convert the file again")
+        raise TokenizerError(
+            f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens; "
+            "convert the file again"
+        )
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    eos_ids = _end_ids(metadata, vocabulary, types)
+    end_ids = _end_ids(metadata, vocabulary, types)
     if model == "gpt2":
         backend, adds_bos = _byte_level_backend(metadata, vocabulary)
         defaults = {}
@@ -56,7 +65,7 @@ def read_parts(metadata: Mapping[str, Any]) -> TokenizerParts:
         backend=backend,
         spelling="byte-level" if model == "gpt2" else "sentencepiece",
         special_ids=frozenset(i for i, kind in enumerate(types) if kind in (_CONTROL, _UNKNOWN)),
-        eos_ids=eos_ids | ({eos_id} - {None}),
+        eos_ids=end_ids if eos_id is None else end_ids | {eos_id},
         bos_id=bos_id,
         eos_id=eos_id,
         prefix_ids=(bos_id,) if adds_bos and bos_id is not None else (),
@@ -68,44 +77,65 @@ def read_parts(metadata: Mapping[str, Any]) -> TokenizerParts:
 def _field(metadata: Mapping[str, Any], name: str) -> Any:
     key = f"tokenizer.ggml.{name}"
     if not (value := metadata.get(key)):
-        raise TokenizerError(f"the GGUF file has no {key}: convert it again from the original model")
+        raise TokenizerError(
+            f"the GGUF file has no {key}: convert it again from the original model"
+        )
     return value
 
 
-def _special_id(metadata: Mapping[str, Any], name: str, num_tokens: int, defaults: Mapping[str, int]) -> int | None:
+def _special_id(
+    metadata: Mapping[str, Any], name: str, num_tokens: int, defaults: Mapping[str, int]
+) -> int | None:
     token_id = metadata.get(f"tokenizer.ggml.{name}_token_id", defaults.get(name))
     return token_id if token_id is not None and 0 <= token_id < num_tokens else None
 
 
-def _end_ids(metadata: Mapping[str, Any], vocabulary: Mapping[str, int], types: list[int]) -> frozenset[int]:
-    """Ids that end a generation beside EOS. Corrects in `types` what converters are known to mistype."""
-    end_ids = {i for name in ("eot", "eom") if (i := _special_id(metadata, name, len(types), {})) is not None}
-    for text in _END_TEXTS & vocabulary.keys():
+def _end_ids(
+    metadata: Mapping[str, Any], vocabulary: Mapping[str, int], types: list[int]
+) -> frozenset[int]:
+    """Ids that end a generation beside EOS. Corrects in `types` what converters mistype."""
+    end_ids = {
+        i
+        for name in ("eot", "eom")
+        if (i := _special_id(metadata, name, len(types), {})) is not None
+    }
+    for text in vocabulary.keys() & _END_TEXTS.split():
         token_id = vocabulary[text]
         if text == "</s>" and types[token_id] != _CONTROL:
-            continue  # HTML that closes what is struck out (Gemma), where llama.cpp sees the end of the text
+            continue  # the HTML tag (Gemma), which llama.cpp takes for the end of the text
         end_ids.add(token_id)
         types[token_id] = _CONTROL
     for text in _SHOWN_TEXTS & vocabulary.keys():
         types[vocabulary[text]] = _USER_DEFINED
     # Harmony answers go on after <|end|>: another channel follows.
-    if {"<|return|>", "<|call|>"} <= vocabulary.keys() or {"<|flush|>", "<|calls|>"} <= vocabulary.keys():
-        if (token_id := vocabulary.get("<|end|>")) is not None:
-            end_ids.discard(token_id)
-            types[token_id] = _USER_DEFINED
+    is_harmony = any(pair <= vocabulary.keys() for pair in _HARMONY_PAIRS)
+    if is_harmony and (token_id := vocabulary.get("<|end|>")) is not None:
+        end_ids.discard(token_id)
+        types[token_id] = _USER_DEFINED
     return frozenset(end_ids)
 
 
-def _byte_level_backend(metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> tuple[tokenizers.Tokenizer, bool]:
+def _byte_level_backend(
+    metadata: Mapping[str, Any], vocabulary: Mapping[str, int]
+) -> tuple[tokenizers.Tokenizer, bool]:
     """Byte-level BPE, and whether such tokenizers begin a text with BOS."""
     name = metadata.get("tokenizer.ggml.pre") or "default"
     if (split := SPLIT_OF.get(name)) is None:
-        raise TokenizerError(f"tokenizer.ggml.pre is {name!r}; known are {', '.join(sorted(SPLIT_OF))}")
-    merges = [(pair[: cut], pair[cut + 1 :]) for pair in _field(metadata, "merges") if (cut := pair.find(" ", 1)) > 0]
+        raise TokenizerError(
+            f"tokenizer.ggml.pre is {name!r}; known are {', '.join(sorted(SPLIT_OF))}"
+        )
+    merges = [
+        (pair[:cut], pair[cut + 1 :])
+        for pair in _field(metadata, "merges")
+        if (cut := pair.find(" ", 1)) > 0
+    ]
     try:
         model = models.BPE(dict(vocabulary), merges, ignore_merges=split.is_whole_word_first)
     except Exception as error:  # tokenizers raises bare Exception
-        raise TokenizerError(f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: {error}; convert the file again") from error
+        raise TokenizerError(
+            f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: {error}; "
+            "convert the file again"
+        ) from error
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizer(split)
     return backend, split.adds_bos
@@ -116,10 +146,18 @@ def _sentencepiece_backend(
 ) -> tokenizers.Tokenizer:
     scores = _field(metadata, "scores")
     if len(scores) < len(vocabulary):
-        raise TokenizerError(f"tokenizer.ggml.scores has {len(scores)} entries for {len(vocabulary)} tokens; convert the file again")
+        raise TokenizerError(
+            f"tokenizer.ggml.scores has {len(scores)} entries for {len(vocabulary)} tokens; "
+            "convert the file again"
+        )
     unknown_id = _special_id(metadata, "unknown", len(types), {"unknown": 0})
     unknown = next((token for token, i in vocabulary.items() if i == unknown_id), None)
-    model = models.BPE(dict(vocabulary), _merges_from_scores(vocabulary, scores, types), unk_token=unknown, byte_fallback=True)
+    model = models.BPE(
+        dict(vocabulary),
+        _merges_from_scores(vocabulary, scores, types),
+        unk_token=unknown,
+        byte_fallback=True,
+    )
     backend = tokenizers.Tokenizer(model)
     marks = [normalizers.Replace(" ", SPACE_MARK)]
     prefix = [normalizers.Prepend(SPACE_MARK)] if _adds_space_prefix(metadata) else []
@@ -131,13 +169,20 @@ def _adds_space_prefix(metadata: Mapping[str, Any]) -> bool:
     return bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
 
 
-def _merges_from_scores(vocabulary: Mapping[str, int], scores: Sequence[float], types: Sequence[int]) -> list[tuple[str, str]]:
+def _merges_from_scores(
+    vocabulary: Mapping[str, int], scores: Sequence[float], types: Sequence[int]
+) -> list[tuple[str, str]]:
     """Every way to join two pieces to a third, best score of the third first.
 
-    SentencePiece joins the neighbours whose joint piece scores highest, leftmost first; BPE joins the pair of lowest rank,
-    leftmost first. Pieces of equal score rank by id. Control tokens take no part: text never merges into one.
+    SentencePiece joins the neighbours whose joint piece scores highest, leftmost first; BPE joins
+    the pair of lowest rank, leftmost first. Pieces of equal score rank by id. Whole tokens take no
+    part: text never merges into one.
     """
-    pieces = {token: i for token, i in vocabulary.items() if types[i] not in (_CONTROL, _UNKNOWN, _USER_DEFINED)}
+    pieces = {
+        token: i
+        for token, i in vocabulary.items()
+        if types[i] not in (_CONTROL, _UNKNOWN, _USER_DEFINED)
+    }
     ranked = sorted(pieces, key=lambda token: -scores[pieces[token]])
     return [
         (left, right)
@@ -147,8 +192,10 @@ def _merges_from_scores(vocabulary: Mapping[str, int], scores: Sequence[float], 
     ]
 
 
-def _add_whole_tokens(backend: tokenizers.Tokenizer, tokens: Sequence[str], types: Sequence[int]) -> None:
-    """Control, unknown and user-defined tokens are found in a text before anything else and kept whole."""
+def _add_whole_tokens(
+    backend: tokenizers.Tokenizer, tokens: Sequence[str], types: Sequence[int]
+) -> None:
+    """Control, unknown and user-defined tokens are found in a text first and kept whole."""
     added = [
         tokenizers.AddedToken(token, special=kind != _USER_DEFINED, normalized=False)
         for token, kind in zip(tokens, types, strict=False)

@@ -1,8 +1,9 @@
-"""What a tokenizer is made of, whatever file it came from: the contract between the two readers and runtime.tokenizer.
+"""What a tokenizer is made of, whatever file it came from.
 
-A reader (runtime.tokenizer_folder, runtime.tokenizer_gguf) fills TokenizerParts; it does not encode or decode anything itself.
-The backend splits text and maps it to ids; how an id is spelled in bytes is decided here, so that decoding never depends on
-the backend's decoder and a token's bytes are the same alone and in a sequence.
+The contract between the readers (runtime.tokenizer_folder, runtime.tokenizer_gguf), which fill
+TokenizerParts, and runtime.tokenizer, which encodes and decodes with them. The backend splits text
+and maps it to ids; how an id is spelled in bytes is decided here, so that a token's bytes are the
+same alone and in a sequence.
 """
 
 import re
@@ -18,15 +19,18 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenizerError(ValueError):
-    """A tokenizer that cannot be read or is of an unknown kind. The message names the file or field, its value and the remedy."""
+    """A tokenizer that cannot be read or is of an unknown kind.
+
+    The message names the file or field, its value and the remedy.
+    """
 
 
 @dataclass(frozen=True)
 class TokenizerParts:
     """A backend without post-processing and everything the backend does not know.
 
-    `prefix_ids` and `suffix_ids` go around a text that is encoded with special tokens. `eos_id` is the vocabulary's own
-    end-of-sequence token, `eos_ids` every id that ends a generation. Special ids are hidden by skip_special_tokens.
+    `prefix_ids` and `suffix_ids` go around a text that is encoded with special tokens. `eos_id` is
+    the vocabulary's end-of-sequence token, `eos_ids` every id that ends a generation.
     """
 
     backend: tokenizers.Tokenizer
@@ -37,21 +41,25 @@ class TokenizerParts:
     eos_id: int | None = None
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
-    strips_leading_space: bool = False  # encoding puts a space before the text, so decoding takes one away
+    strips_leading_space: bool = (
+        False  # encoding puts a space before the text, so decoding takes one away
+    )
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The printable character that stands for each byte in byte-level vocabularies, after GPT-2's encoder."""
+    """The character that stands for each byte in byte-level vocabularies (GPT-2's encoder)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(hidden)}
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + index): byte for index, byte in enumerate(hidden)
+    }
 
 
 _BYTE_OF = _byte_alphabet()
 
 
 def spelled_bytes(piece: str, spelling: Spelling) -> bytes:
-    """The bytes that an ordinary vocabulary entry stands for. A byte-level entry outside the alphabet is plain text."""
+    """The bytes of a vocabulary entry. A byte-level entry outside the alphabet is plain text."""
     if spelling == "byte-level":
         try:
             return bytes(_BYTE_OF[character] for character in piece)
