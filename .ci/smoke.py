@@ -1,4 +1,4 @@
-"""Smoke run of an installed Halogen: the public API generates a few tokens with the default model."""
+"""Smoke run of an installed Halogen: the default model generates a few tokens."""
 
 from runtime import LLM, SamplingParams
 

@@ -69,7 +69,7 @@ def room_of(name: str) -> str | None:
 
 
 def room_edges() -> dict[tuple[str, str], list[str]]:
-    """(importing room, imported room) -> the imports that make it, without imports inside a room."""
+    """(importing room, imported room) -> the imports that make it; none inside a room."""
     edges: dict[tuple[str, str], list[str]] = {}
     for name, file in modules().items():
         for imported in imported_names(file):

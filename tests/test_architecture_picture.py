@@ -5,11 +5,11 @@ import re
 from module_imports import ROOMS, ROOT, room_edges
 
 PICTURE = ROOT / "docs" / "architecture.md"
-LEFT_OUT = {"settings"}  # every room may read settings; the page says so instead of drawing it
+LEFT_OUT = {"settings"}  # every room may read them; the page says so instead of drawing it
 
 
 def test_the_picture_of_rooms_equals_the_imports() -> None:
-    """Oracle: the import statements of the source, against the arrows of the first mermaid block."""
+    """Oracle: the import statements of the source, against the first mermaid block's arrows."""
     block = re.search(r"```mermaid\n(.*?)```", PICTURE.read_text(), re.DOTALL)
     assert block, "docs/architecture.md has no mermaid block"
     drawn = set(re.findall(r"^\s*(\w+) --> (\w+)\s*$", block[1], re.MULTILINE))

@@ -3,8 +3,9 @@
 import subprocess
 import sys
 
-from models import ARCHITECTURES
 from module_imports import ROOMS, imported_names, modules, room_edges, room_of
+
+from models import ARCHITECTURES
 
 # Room -> rooms it may import. Records are plain data that both sides of an arrow know.
 ALLOWED = {
@@ -21,7 +22,7 @@ ALLOWED = {
     "kernels": set(),
 }
 
-# Scheduling is testable without a device: these load neither JAX nor the server, not even indirectly.
+# Scheduling is testable without a device: these load neither JAX nor the server, nor by others.
 DEVICE_FREE = [
     f"runtime.engine.{name}"
     for name in ("scheduler", "block_manager", "sequence", "sampling_params", "request", "plan")
@@ -80,10 +81,11 @@ def test_the_scheduler_and_its_records_load_neither_jax_nor_the_server() -> None
     """Oracle: sys.modules of a new process that has imported them."""
     program = (
         f"import sys, {', '.join(DEVICE_FREE)}\n"
-        "print([name for name in sys.modules if name.split('.')[0] in ('jax', 'jaxlib', 'starlette')"
-        " or name.startswith('runtime.server')])"
+        "for name in sys.modules:\n"
+        "    if name.split('.')[0] in ('jax', 'jaxlib', 'starlette') or '.server' in name:\n"
+        "        print(name)"
     )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert result.stdout.strip() == "[]"
+    assert result.stdout == ""

@@ -88,5 +88,8 @@ def at_index(blocks: Float[Array, "R C W"], index: Int[Array, " R"]) -> Float[Ar
 
 
 def _top_k(values: Array, count: int) -> tuple[Array, Array]:
-    """lax.top_k behind a barrier: a slice of its result would make XLA:CPU sort everything."""
+    """lax.top_k in which -0 equals +0, behind a barrier: a slice of its result would make XLA:CPU
+    sort everything.
+    """
+    values = jnp.where(values == 0, 0.0, values)
     return lax.optimization_barrier(lax.top_k(values, count))
