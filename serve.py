@@ -8,6 +8,7 @@ by signal, 2 for a flag that cannot work.
 import argparse
 import sys
 import types
+from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -105,7 +106,7 @@ def _model(given: dict[str, Any]) -> str | None:
     return given.pop("model", None)
 
 
-def read_flags(arguments: list[str]) -> tuple[EngineConfig, ServerConfig]:
+def read_flags(arguments: Sequence[str]) -> tuple[EngineConfig, ServerConfig]:
     """Both configs from the command line. Raises ConfigError that names the flag, its value and the
     remedy.
     """
@@ -117,7 +118,7 @@ def read_flags(arguments: list[str]) -> tuple[EngineConfig, ServerConfig]:
     return EngineConfig(**given), ServerConfig(**server)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     try:
         engine_config, server_config = read_flags(sys.argv[1:] if arguments is None else arguments)
         from runtime.server.run import serve  # JAX takes seconds to import; a bad flag should not

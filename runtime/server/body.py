@@ -6,10 +6,10 @@ the client would never see the answer.
 """
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
-from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from runtime.server.errors import ApiError, bad_request
@@ -23,37 +23,43 @@ _DROP_S = 5.0
 async def read_body(request: HttpRequest) -> dict[str, Any]:
     """The body as a JSON object. Raises ApiError: 413 too large, 415 not JSON, 400 malformed."""
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if (
-        media_type != "application/json"
-    ):  # also keeps web pages out: a browser asks leave before it sends this type
-        raise ApiError(
-            415,
-            f"Content-Type is {media_type!r}; send application/json",
-            code="unsupported_media_type",
-        )
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
-        raise await _too_large(request)
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise await _too_large(request)
-        chunks.append(chunk)
+    # Also keeps web pages out: a browser asks this server's leave before it sends this type.
+    if media_type != "application/json":
+        message = f"Content-Type is {media_type!r}; send application/json"
+        raise ApiError(415, message, code="unsupported_media_type")
     try:
-        return read_object(b"".join(chunks))
+        return read_object(await _read_bytes(request))
     except ValueError as error:
         raise bad_request(None, str(error), "invalid_json") from None
 
 
-async def _too_large(request: HttpRequest) -> ApiError:
-    if "expect" not in request.headers:  # a client that asked first has not sent its body
-        with suppress(TimeoutError, ClientDisconnect):
-            async with asyncio.timeout(_DROP_S):
-                dropped = 0
-                is_last = False
-                while not is_last and dropped < _DROP_BYTES:
-                    message = await request.receive()
-                    dropped += len(message.get("body", b""))
-                    is_last = not message.get("more_body", False)
-    return ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large")
+async def _read_bytes(request: HttpRequest) -> bytes:
+    pieces = request.stream()
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+        if "expect" not in request.headers:  # a client that asks first has sent nothing yet
+            await _drop(pieces)
+        raise _too_large()
+    chunks, size = [], 0
+    async for piece in pieces:
+        size += len(piece)
+        if size > MAX_BODY_BYTES:
+            await _drop(pieces)
+            raise _too_large()
+        chunks.append(piece)
+    return b"".join(chunks)
+
+
+async def _drop(pieces: AsyncGenerator[bytes, None]) -> None:
+    dropped = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DROP_S):
+            async for piece in pieces:
+                dropped += len(piece)
+                if dropped > _DROP_BYTES:
+                    break
+
+
+def _too_large() -> ApiError:
+    message = f"the body is larger than {MAX_BODY_BYTES} bytes"
+    return ApiError(413, message, code="body_too_large")

@@ -20,6 +20,7 @@ import uvicorn
 from runtime.config import ConfigError, EngineConfig, ServerConfig
 from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.engine import Engine
+from runtime.server import request_log
 from runtime.server.app import build_app
 from runtime.server.progress import StartupProgress, ready_text
 
@@ -128,8 +129,8 @@ class _Server(uvicorn.Server):
 async def _answer(
     engine: Engine, config: ServerConfig, listener: socket.socket, rows: dict[str, str]
 ) -> None:
-    if config.log:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
+    request_log.logger.setLevel(logging.INFO if config.log else logging.WARNING)
     async_engine = AsyncEngine(engine)
     server = _Server(
         uvicorn.Config(

@@ -7,13 +7,16 @@ tokenizer and the real stopping rules; tests read what it was asked and whether 
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from typing import cast
 
 import pytest
 import tokenizers
 import uvicorn
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from runtime.chat import ChatTemplate
+from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.request import (
     CompletionDelta,
     EngineDeadError,
@@ -50,11 +53,11 @@ def byte_tokenizer() -> Tokenizer:
     backend.add_special_tokens(
         [tokenizers.AddedToken(text, special=True, normalized=False) for text in SPECIAL_TEXTS]
     )
-    end = backend.token_to_id("<|im_end|>")
+    end = max(backend.get_added_tokens_decoder())
     parts = TokenizerParts(
         backend=backend,
         spelling="byte-level",
-        special_ids=frozenset(map(backend.token_to_id, SPECIAL_TEXTS)),
+        special_ids=frozenset(backend.get_added_tokens_decoder()),
         eos_ids=frozenset({end}),
         eos_id=end,
     )
@@ -71,7 +74,7 @@ class ScriptedEngine:
         self.max_model_len = 200
         self.tokenizer = byte_tokenizer()
         self.vocab_size = self.tokenizer.vocab_size
-        self.chat_template: ChatTemplate | None = chat_template(self.tokenizer)
+        self.chat_template: ChatTemplate | None = ChatTemplate(TEMPLATE)
         self.generation_defaults: dict[str, float] = {}
         self.is_ready = True
         self.requests: list[Request] = []
@@ -151,8 +154,9 @@ class ScriptedEngine:
         )
 
 
-def chat_template(tokenizer: Tokenizer) -> ChatTemplate:
-    return ChatTemplate(TEMPLATE)
+def app_of(engine: ScriptedEngine, api_key: str | None = None) -> Starlette:
+    """The application, for which the scripted engine is an AsyncEngine."""
+    return build_app(cast(AsyncEngine, engine), api_key)
 
 
 @pytest.fixture
@@ -165,15 +169,13 @@ def client(engine: ScriptedEngine) -> TestClient:
     """Reaches the application in this process. An exception that leaves the application fails the
     test.
     """
-    return TestClient(build_app(engine))
+    return TestClient(app_of(engine))
 
 
 @pytest.fixture
 def server_url(engine: ScriptedEngine) -> Iterator[str]:
     """The application behind a real socket, on a loopback port of the system's choice."""
-    server = uvicorn.Server(
-        uvicorn.Config(build_app(engine), port=0, log_config=None, lifespan="off")
-    )
+    server = uvicorn.Server(uvicorn.Config(app_of(engine), port=0, log_config=None, lifespan="off"))
     started = threading.Event()
 
     async def run() -> None:

@@ -122,16 +122,13 @@ def test_every_choice_of_a_stream_begins_with_its_role_and_ends_with_one_reason(
         assert joined(chunks, index) == SCRIPT[:9]
 
 
-def test_joined_chunks_equal_the_whole_answer(client: TestClient) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"max_tokens": 17}, {"max_completion_tokens": 5}, {"stop": ["am a", "caf"]}]
+)
+def test_joined_chunks_equal_the_whole_answer(client: TestClient, options: dict) -> None:
     """Oracle: the answer without streaming."""
-    for options in (
-        {},
-        {"max_tokens": 17},
-        {"max_completion_tokens": 5},
-        {"stop": ["am a", "caf"]},
-    ):
-        whole = chat(client, **options)["choices"][0]["message"]["content"]
-        assert joined(events(client, **options)) == whole
+    whole = chat(client, **options)["choices"][0]["message"]["content"]
+    assert joined(events(client, **options)) == whole
 
 
 def test_logprobs_carry_tokens_bytes_and_alternatives(client: TestClient) -> None:

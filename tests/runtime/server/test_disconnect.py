@@ -6,18 +6,17 @@ import asyncio
 import json
 
 import pytest
-from conftest import ScriptedEngine
+from conftest import ScriptedEngine, app_of
+from starlette.types import Message
 
-from runtime.server.app import build_app
 
-
-def leave_early(engine: ScriptedEngine, body: dict, *, after_messages: int) -> list[dict]:
+def leave_early(engine: ScriptedEngine, body: dict, *, after_messages: int) -> list[Message]:
     """Send a body, leave once the server has sent so many messages and the engine waits. Returns
     what was sent.
     """
 
-    async def run() -> list[dict]:
-        sent: list[dict] = []
+    async def run() -> list[Message]:
+        sent: list[Message] = []
         is_enough = asyncio.Event()
         received = iter(
             [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
@@ -25,7 +24,7 @@ def leave_early(engine: ScriptedEngine, body: dict, *, after_messages: int) -> l
         if after_messages == 0:
             is_enough.set()
 
-        async def receive() -> dict:
+        async def receive() -> Message:
             if (message := next(received, None)) is not None:
                 return message
             await is_enough.wait()
@@ -33,7 +32,7 @@ def leave_early(engine: ScriptedEngine, body: dict, *, after_messages: int) -> l
                 await asyncio.sleep(0)
             return {"type": "http.disconnect"}
 
-        async def send(message: dict) -> None:
+        async def send(message: Message) -> None:
             sent.append(message)
             if len(sent) >= after_messages:
                 is_enough.set()
@@ -46,7 +45,7 @@ def leave_early(engine: ScriptedEngine, body: dict, *, after_messages: int) -> l
             "query_string": b"",
         }
         expected = len(body["prompt"]) if isinstance(body["prompt"], list) else 1
-        await asyncio.wait_for(build_app(engine)(scope, receive, send), timeout=10)
+        await asyncio.wait_for(app_of(engine)(scope, receive, send), timeout=10)
         return sent
 
     return asyncio.run(run())

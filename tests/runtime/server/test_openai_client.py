@@ -8,8 +8,9 @@ import threading
 import openai
 import pytest
 from conftest import SCRIPT, ScriptedEngine
+from openai.types.chat import ChatCompletionMessageParam
 
-HELLO = [{"role": "user", "content": "Hello"}]
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
 
 
 @pytest.fixture
@@ -24,7 +25,9 @@ def test_chat_whole_and_streamed_say_the_same(openai_client: openai.OpenAI) -> N
         model="scripted", messages=HELLO, logprobs=True, top_logprobs=2
     )
     assert whole.choices[0].message.content == SCRIPT
-    assert whole.choices[0].logprobs.content[0].top_logprobs[0].token == "H"
+    logprobs = whole.choices[0].logprobs
+    assert logprobs and logprobs.content
+    assert logprobs.content[0].top_logprobs[0].token == "H"
     stream = openai_client.chat.completions.create(
         model="scripted", messages=HELLO, stream=True, stream_options={"include_usage": True}
     )

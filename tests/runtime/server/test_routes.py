@@ -3,10 +3,8 @@
 import logging
 
 import pytest
-from conftest import ScriptedEngine
+from conftest import ScriptedEngine, app_of
 from starlette.testclient import TestClient
-
-from runtime.server.app import build_app
 
 KEY = {"Authorization": "Bearer secret"}
 SAY = {"prompt": "Say", "max_tokens": 2}
@@ -70,8 +68,8 @@ def test_without_the_key_every_route_but_health_is_a_401(
     engine: ScriptedEngine, header: str | None, path: str
 ) -> None:
     """Oracle: RFC 6750."""
-    client = TestClient(build_app(engine, "secret"))
-    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    client = TestClient(app_of(engine, "secret"))
+    headers = [] if header is None else [(b"Authorization", header.encode("latin-1"))]
     answer = client.get(path, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
@@ -81,7 +79,7 @@ def test_without_the_key_every_route_but_health_is_a_401(
 
 def test_with_the_key_routes_answer(engine: ScriptedEngine) -> None:
     """Oracle: RFC 6750; the scheme's name is not case-sensitive."""
-    client = TestClient(build_app(engine, "secret"))
+    client = TestClient(app_of(engine, "secret"))
     assert client.get("/v1/models", headers=KEY).status_code == 200
     assert client.get("/v1/models", headers={"Authorization": "bearer secret"}).status_code == 200
     assert client.get("/v1/nope", headers=KEY).status_code == 404
@@ -139,10 +137,13 @@ def test_an_engine_that_dies_during_a_stream_ends_it_with_an_error_event(
 
 
 def test_an_unexpected_error_is_a_bare_500_and_the_log_has_the_trace(
-    client: TestClient, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+    client: TestClient,
+    engine: ScriptedEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Oracle: the error's text is in the log and not in the answer."""
-    engine.generate = lambda request: 1 / 0
+    monkeypatch.setattr(engine, "generate", lambda request: 1 / 0)
     answer = client.post("/v1/completions", json=SAY)
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "internal_error"
