@@ -31,7 +31,6 @@ from runtime.server.request_log import record_of
 from runtime.server.sse import EventStream
 
 MAX_TOTAL_CHOICES = 2048  # prompts x n of one body
-_DEFAULT_MAX_TOKENS = 16
 
 Prompt = str | tuple[int, ...]
 
@@ -61,9 +60,7 @@ def read_completion_body(
     options = read_options(
         fields,
         generation_defaults,
-        max_tokens=_DEFAULT_MAX_TOKENS
-        if max_tokens is None
-        else max(max_tokens, int(is_score_only)),
+        max_tokens=1 if is_score_only else 16 if max_tokens is None else max_tokens,
         logprobs=logprobs,
     )
     prompts = _read_prompts(fields)
@@ -218,15 +215,15 @@ class Completions:
     ) -> list[_Choice]:
         choices = []
         for prompt, request in zip(body.prompts, requests, strict=True):
-            text = (
-                prompt if isinstance(prompt, str) else self._decoded(prompt) if body.is_echo else ""
-            )
+            text = self._echo(prompt) if body.is_echo else ""
             for _ in range(request.params.n):
                 choices.append(_Choice(len(choices), body, request, text, names))
         return choices
 
-    def _decoded(self, token_ids: tuple[int, ...]) -> str:
-        return self._engine.tokenizer.decode(token_ids, skip_special_tokens=False)
+    def _echo(self, prompt: Prompt) -> str:
+        if isinstance(prompt, str):
+            return prompt
+        return self._engine.tokenizer.decode(prompt, skip_special_tokens=False)
 
     async def _whole(
         self,

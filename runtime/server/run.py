@@ -69,9 +69,8 @@ def bind(config: ServerConfig) -> socket.socket:
             f"--host {config.host!r} is not usable: {error.strerror}; use an address of this host"
         ) from None
     listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(
-        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-    )  # a port just left by an earlier server is free
+    # A port that an earlier server has just left is free.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
     except OSError as error:
@@ -149,9 +148,7 @@ async def _answer(
     async def end_what_still_runs() -> None:
         await server.is_told_to_stop.wait()
         await asyncio.sleep(_DRAIN_S)
-        await (
-            async_engine.aclose()
-        )  # whoever still waits for tokens gets an error instead of a cut connection
+        await async_engine.aclose()  # who still waits for tokens gets an error, not a cut line
 
     ending = asyncio.create_task(end_what_still_runs())
     url = _url(config, listener)
@@ -160,9 +157,8 @@ async def _answer(
             listener.listen(_BACKLOG)
         except OSError as error:  # another server that was loading at the same time came first
             raise _unusable(config, error) from None
-        print(
-            ready_text(rows, url, async_engine.model_name, config.api_key is not None), flush=True
-        )
+        has_key = config.api_key is not None
+        print(ready_text(rows, url, async_engine.model_name, has_key), flush=True)
         await server.serve(sockets=[listener])
     finally:
         ending.cancel()

@@ -7,6 +7,7 @@ tokenizer and the real stopping rules; tests read what it was asked and whether 
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import pytest
@@ -172,24 +173,32 @@ def client(engine: ScriptedEngine) -> TestClient:
     return TestClient(app_of(engine))
 
 
-@pytest.fixture
-def server_url(engine: ScriptedEngine) -> Iterator[str]:
-    """The application behind a real socket, on a loopback port of the system's choice."""
-    server = uvicorn.Server(uvicorn.Config(app_of(engine), port=0, log_config=None, lifespan="off"))
-    started = threading.Event()
+@contextmanager
+def served(app: Starlette) -> Iterator[str]:
+    """The URL of an application behind a real socket, on a loopback port of the system's choice."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
+    is_started = threading.Event()
 
     async def run() -> None:
         serving = asyncio.create_task(server.serve())
         while not server.started and not serving.done():
             await asyncio.sleep(0)
-        started.set()
+        is_started.set()
         await serving
 
     thread = threading.Thread(target=asyncio.run, args=(run(),))
     thread.start()
-    started.wait(timeout=10)
+    is_started.wait(timeout=10)
     port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(timeout=10)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def server_url(engine: ScriptedEngine) -> Iterator[str]:
+    with served(app_of(engine)) as url:
+        yield url

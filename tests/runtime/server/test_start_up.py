@@ -1,6 +1,7 @@
 """Start-up and stop: the port before the model, progress, the closing table, and signals."""
 
 import io
+import json
 import os
 import re
 import signal
@@ -8,13 +9,16 @@ import socket
 import threading
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import ScriptedEngine
+from golden import golden
 
 from runtime.config import ConfigError, EngineConfig, ServerConfig
 from runtime.server import run
 from runtime.server.progress import StartupProgress, ready_text
+from serve import main
 
 
 class _LoadedEngine:
@@ -141,3 +145,18 @@ def test_the_closing_text_holds_a_curl_line_for_the_server() -> None:
     assert re.search(r"^  KV cache  9 blocks$", text, re.MULTILINE)
     assert "curl http://127.0.0.1:2000/v1/chat/completions" in text
     assert "$HALOGEN_API_KEY" in text
+
+
+def test_an_unknown_architecture_is_one_line_that_lists_the_known_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Oracle: exit code 2, the architecture asked for and one of those known."""
+    golden("qwen3").write(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"architectures": ["AbacusForCausalLM"], "model_type": "abacus"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["--w", str(tmp_path), "--port", "0"]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "AbacusForCausalLM" in message
+    assert "LlamaForCausalLM" in message
