@@ -144,7 +144,7 @@ def many_draws() -> tuple[np.ndarray, SamplingInput, np.ndarray]:
     draws = [
         sample_step(
             np.tile(logits, (CHI_SQUARE_ROWS, 1)),
-            replace_options(rows, position=np.arange(CHI_SQUARE_ROWS), seed=np.uint32([0, seed])),
+            replace_options(rows, position=np.arange(CHI_SQUARE_ROWS), seed=np.array([0, seed])),
             empty_state(S, V),
         )
         for seed in range(4)
@@ -208,7 +208,7 @@ def test_a_seed_replays_and_other_seeds_and_positions_differ() -> None:
     np.testing.assert_array_equal(sample_step(logits, rows, state), first)
     shifted = np.asarray(sample_step(logits, make_rows(R, position=np.arange(1, R + 1)), state))
     np.testing.assert_array_equal(shifted[:-1], first[1:])
-    reseeded = replace_options(rows, seed=np.uint32([1, 3]))
+    reseeded = replace_options(rows, seed=np.array([1, 3]))
     assert np.mean(np.asarray(sample_step(logits, reseeded, state)) == first) < 0.5
     assert len(set(first.tolist())) > R // 2
 
