@@ -46,7 +46,7 @@ class _Budget:
 
     def spend(self, value: Any) -> Any:
         """Count a value just made, and the time; gives the value back."""
-        size = len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
+        size = _weight(value)
         if isinstance(value, int) and value.bit_length() > 4096:
             raise ChatTemplateError("the template computes a number without bounds")
         self._num_characters -= size
@@ -55,6 +55,13 @@ class _Budget:
         if time.monotonic() > self._deadline:
             raise ChatTemplateError(f"the template takes longer than {self._max_render_s:g} s")
         return value
+
+
+def _weight(value: Any) -> int:
+    """How much a value counts: its characters, or about what the items of a container take."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    return 16 * len(value) if isinstance(value, list | tuple | dict) else 0
 
 
 _budget: ContextVar[_Budget | None] = ContextVar("budget", default=None)
@@ -181,11 +188,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "*":
             for repeated, times in ((left, right), (right, left)):
-                if (
-                    isinstance(repeated, str | list | tuple)
-                    and isinstance(times, int)
-                    and len(repeated) * times > MAX_RENDERED
-                ):
+                if isinstance(times, int) and _weight(repeated) * times > MAX_RENDERED:
                     raise ChatTemplateError(_TOO_LONG)
         if operator == "**" and isinstance(right, int) and right > 64:
             raise ChatTemplateError("the template computes a number without bounds")
