@@ -8,6 +8,7 @@ place.
 """
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import tokenizers
@@ -17,7 +18,7 @@ from runtime.tokenizer_parts import SPACE_MARK, TokenizerError, TokenizerParts
 from runtime.tokenizer_split import SPLIT_OF, pre_tokenizer
 
 # Token types (gguf.TokenType).
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = range(1, 5)
 
 # Texts that end a generation whatever id the file calls EOS; the last two lines are of infilling.
 _END_TEXTS = """
@@ -34,19 +35,16 @@ _HARMONY_PAIRS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 
 def read_parts(metadata: Mapping[str, Any]) -> TokenizerParts:
     """The tokenizer that the metadata describes. Raises TokenizerError, which names the field."""
-    model = _field(metadata, "model")
+    model = _field(metadata, "model", str)
     if model not in ("gpt2", "llama"):
         raise TokenizerError(
             f"tokenizer.ggml.model is {model!r}; known are gpt2 (byte-level BPE) "
             "and llama (SentencePiece)"
         )
-    tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(_field(metadata, "tokens"))]
-    types = list(metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens))
-    if len(types) < len(tokens):
-        raise TokenizerError(
-            f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens; "
-            "convert the file again"
-        )
+    tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(_list(metadata, "tokens", str))]
+    types = [_NORMAL] * len(tokens)
+    if "tokenizer.ggml.token_type" in metadata:
+        types = _list(metadata, "token_type", int, len(tokens))
     vocabulary = {token: i for i, token in enumerate(tokens)}
     end_ids = _end_ids(metadata, vocabulary, types)
     if model == "gpt2":
@@ -74,20 +72,34 @@ def read_parts(metadata: Mapping[str, Any]) -> TokenizerParts:
     )
 
 
-def _field(metadata: Mapping[str, Any], name: str) -> Any:
+def _field(metadata: Mapping[str, Any], name: str, kind: type) -> Any:
     key = f"tokenizer.ggml.{name}"
-    if not (value := metadata.get(key)):
-        raise TokenizerError(
-            f"the GGUF file has no {key}: convert it again from the original model"
-        )
+    value = metadata.get(key)
+    if not isinstance(value, kind) or not value:
+        found = "no" if value is None else f"an unusable ({type(value).__name__})"
+        raise TokenizerError(f"the GGUF file has {found} {key}: convert it again from the original")
     return value
+
+
+def _list(
+    metadata: Mapping[str, Any], name: str, kind: type, num_tokens: int | None = None
+) -> list[Any]:
+    """A list field; with `num_tokens`, its first so many entries."""
+    values = _field(metadata, name, list)
+    if num_tokens is not None and len(values) < num_tokens:
+        problem = f"has {len(values)} entries for {num_tokens} tokens"
+    elif not all(isinstance(value, kind) for value in values):
+        problem = f"has entries that are no {kind.__name__}"
+    else:
+        return values[:num_tokens]
+    raise TokenizerError(f"tokenizer.ggml.{name} {problem}: convert the file again")
 
 
 def _special_id(
     metadata: Mapping[str, Any], name: str, num_tokens: int, defaults: Mapping[str, int]
 ) -> int | None:
     token_id = metadata.get(f"tokenizer.ggml.{name}_token_id", defaults.get(name))
-    return token_id if token_id is not None and 0 <= token_id < num_tokens else None
+    return token_id if isinstance(token_id, int) and 0 <= token_id < num_tokens else None
 
 
 def _end_ids(
@@ -126,7 +138,7 @@ def _byte_level_backend(
         )
     merges = [
         (pair[:cut], pair[cut + 1 :])
-        for pair in _field(metadata, "merges")
+        for pair in _list(metadata, "merges", str)
         if (cut := pair.find(" ", 1)) > 0
     ]
     try:
@@ -144,12 +156,7 @@ def _byte_level_backend(
 def _sentencepiece_backend(
     metadata: Mapping[str, Any], vocabulary: Mapping[str, int], types: Sequence[int]
 ) -> tokenizers.Tokenizer:
-    scores = _field(metadata, "scores")
-    if len(scores) < len(vocabulary):
-        raise TokenizerError(
-            f"tokenizer.ggml.scores has {len(scores)} entries for {len(vocabulary)} tokens; "
-            "convert the file again"
-        )
+    scores = _list(metadata, "scores", Real, len(types))
     unknown_id = _special_id(metadata, "unknown", len(types), {"unknown": 0})
     unknown = next((token for token, i in vocabulary.items() if i == unknown_id), None)
     model = models.BPE(

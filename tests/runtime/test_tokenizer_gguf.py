@@ -174,7 +174,9 @@ def test_words_are_cut_as_the_models_do(name: str, text: str, words: list[str]) 
     [
         ({"model": "riddle"}, r"tokenizer\.ggml\.model is 'riddle'; known are gpt2"),
         ({"model": None}, r"no tokenizer\.ggml\.model"),
-        ({"tokens": []}, r"no tokenizer\.ggml\.tokens"),
+        ({"tokens": []}, r"unusable \(list\) tokenizer\.ggml\.tokens"),
+        ({"tokens": 7}, r"unusable \(int\) tokenizer\.ggml\.tokens"),
+        ({"tokens": ["a", 1]}, r"tokens has entries that are no str"),
         ({"merges": None}, r"no tokenizer\.ggml\.merges"),
         ({"merges": ["not there"]}, r"merges do not fit"),
         ({"token_type": [1, 1]}, r"token_type has 2 entries"),
