@@ -1,8 +1,10 @@
-"""Logical axis names of parameters, activations and caches, and the one table that puts them on mesh axes.
+"""Logical axis names of parameters, activations and caches, and the one table that puts them on
+mesh axes.
 
-Models name what a dimension means ("heads"); ShardingRules say on which mesh axis it is split ("tensor"). Only this file and
-runtime/platform.py know mesh axis names. Tensor parallelism splits heads and the MLP's hidden dimension (Megatron-LM,
-arXiv:1909.08053): the projections into them need no communication, those out of them one all-reduce each.
+Models name what a dimension means ("heads"); ShardingRules say on which mesh axis it is split
+("tensor"). Only this file and runtime/platform.py know mesh axis names. Tensor parallelism splits
+heads and the MLP's hidden dimension (Megatron-LM, arXiv:1909.08053): the projections into them need
+no communication, those out of them one all-reduce each.
 """
 
 from dataclasses import dataclass, fields
@@ -10,7 +12,19 @@ from typing import Literal
 
 from jax.sharding import PartitionSpec
 
-Axis = Literal["layer", "vocab", "embed", "heads", "kv_heads", "head_dim", "mlp", "token", "row", "block", "slot"]
+Axis = Literal[
+    "layer",
+    "vocab",
+    "embed",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "mlp",
+    "token",
+    "row",
+    "block",
+    "slot",
+]
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,9 @@ class ShardingRules:
     slot: str | None = None
 
     def spec(self, *axes: Axis | None) -> PartitionSpec:
-        """The PartitionSpec of an array whose dimensions mean `axes`; None = a dimension without a name."""
+        """The PartitionSpec of an array whose dimensions mean `axes`; None = a dimension without a
+        name.
+        """
         return PartitionSpec(*(None if axis is None else getattr(self, axis) for axis in axes))
 
 

@@ -1,7 +1,8 @@
 """Cache kinds: what a model keeps per token between steps, and what a block of it costs.
 
-A CacheSpec describes the cache of one model without allocating it: the scheduler sizes the pool with `block_bytes`, the runner
-allocates `abstract(num_blocks)`. The paged key/value cache is the one kind so far.
+A CacheSpec describes the cache of one model without allocating it: the scheduler sizes the pool
+with `block_bytes`, the runner allocates `abstract(num_blocks)`. The paged key/value cache is the
+one kind so far.
 """
 
 import math
@@ -29,7 +30,9 @@ class CacheSpec:
 
     @classmethod
     def of(cls, config: DecoderConfig, block_size: int, dtype: jnp.dtype) -> "CacheSpec":
-        return cls(config.num_layers, block_size, config.num_kv_heads, config.head_dim, jnp.dtype(dtype))
+        return cls(
+            config.num_layers, block_size, config.num_kv_heads, config.head_dim, jnp.dtype(dtype)
+        )
 
     def shape(self, num_blocks: int) -> tuple[int, ...]:
         return (self.num_layers, num_blocks, self.block_size, self.num_kv_heads, self.head_dim)

@@ -1,8 +1,10 @@
-"""The description of a decoder: sizes, layer pattern, rotary embeddings, as frozen and hashable data.
+"""The description of a decoder: sizes, layer pattern, rotary embeddings, as frozen and hashable
+data.
 
-A family file turns a Hugging Face config into a DecoderConfig; nothing else in the project reads family names. The layer
-pattern is data (one LayerConfig per layer), so a family with alternating layers needs no code. Validation happens here, at
-construction: a DecoderConfig that exists can be built.
+A family file turns a Hugging Face config into a DecoderConfig; nothing else in the project reads
+family names. The layer pattern is data (one LayerConfig per layer), so a family with alternating
+layers needs no code. Validation happens here, at construction: a DecoderConfig that exists can be
+built.
 """
 
 from dataclasses import dataclass, field
@@ -34,13 +36,16 @@ class RopeConfig:
             raise ValueError(f"rope factor must be positive, got {self.factor}")
         if self.kind in ("llama3", "yarn") and self.original_max_positions <= 0:
             raise ValueError(
-                f"rope kind {self.kind!r} needs original_max_position_embeddings, got {self.original_max_positions}"
+                f"rope kind {self.kind!r} needs original_max_position_embeddings, "
+                f"got {self.original_max_positions}"
             )
 
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """What may differ from layer to layer within one stack: these become arrays indexed by the layer."""
+    """What may differ from layer to layer within one stack: these become arrays indexed by the
+    layer.
+    """
 
     window: int = 0  # sliding window in tokens, the token itself included; 0 = whole context
     rope: int = 0  # index into DecoderConfig.ropes
@@ -74,12 +79,21 @@ class DecoderConfig:
     logit_softcap: float = 0.0  # 0 = off
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "max_positions"):
+        for name in (
+            "vocab_size",
+            "embed_dim",
+            "num_heads",
+            "num_kv_heads",
+            "head_dim",
+            "mlp_dim",
+            "max_positions",
+        ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
-                f"num_attention_heads={self.num_heads} must be a multiple of num_key_value_heads={self.num_kv_heads}"
+                f"num_attention_heads={self.num_heads} must be a multiple of "
+                f"num_key_value_heads={self.num_kv_heads}"
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim must be even for the rotary embedding, got {self.head_dim}")
@@ -87,9 +101,13 @@ class DecoderConfig:
             raise ValueError("a decoder needs at least one layer, got num_hidden_layers=0")
         for index, layer in enumerate(self.layers):
             if not 0 <= layer.rope < len(self.ropes):
-                raise ValueError(f"layer {index} uses rope {layer.rope}, but there are {len(self.ropes)}")
+                raise ValueError(
+                    f"layer {index} uses rope {layer.rope}, but there are {len(self.ropes)}"
+                )
             if layer.window < 0:
-                raise ValueError(f"layer {index}: sliding window must not be negative, got {layer.window}")
+                raise ValueError(
+                    f"layer {index}: sliding window must not be negative, got {layer.window}"
+                )
 
     @property
     def num_layers(self) -> int:

@@ -1,8 +1,9 @@
 """The generic decoder-only transformer: embedding, a scanned stack of blocks, final norm, logits.
 
-What varies between families is data in DecoderConfig; what varies between layers of a stack is an array indexed by the layer.
-Layers run in a scan whose carry holds the hidden state and the cache, so a program's size does not grow with depth and the
-cache is updated in place. Modules describe parameters and are only built under eval_shape; values come as a flat dict.
+What varies between families is data in DecoderConfig; what varies between layers of a stack is an
+array indexed by the layer. Layers run in a scan whose carry holds the hidden state and the cache,
+so a program's size does not grow with depth and the cache is updated in place. Modules describe
+parameters and are only built under eval_shape; values come as a flat dict.
 """
 
 import functools
@@ -25,11 +26,15 @@ from models.layers.rotary import rotary_angles
 from models.weight import einsum
 from pallas_kernels.paged_attention import PagedKV
 
-Parameters = dict[str, jax.Array]  # dotted name -> array (or QTensor), stacked over layers under "layers."
+Parameters = dict[
+    str, jax.Array
+]  # dotted name -> array (or QTensor), stacked over layers under "layers."
 
 
 class Block(nnx.Module):
-    """One transformer layer, pre-norm residual branches; with branch norms also a norm on each branch's output."""
+    """One transformer layer, pre-norm residual branches; with branch norms also a norm on each
+    branch's output.
+    """
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
         norm = functools.partial(
@@ -77,22 +82,34 @@ class Decoder(nnx.Module):
         self.embed = Table(config.vocab_size, config.embed_dim, dtype)
         self.layers = Block(config, dtype)
         self.norm = RMSNorm(
-            None, config.embed_dim, eps=config.norm_eps, is_offset=config.is_norm_offset, dtype=dtype
+            None,
+            config.embed_dim,
+            eps=config.norm_eps,
+            is_offset=config.is_norm_offset,
+            dtype=dtype,
         )
-        self.logits_table = None if config.is_tied else Table(config.vocab_size, config.embed_dim, dtype)
+        self.logits_table = (
+            None if config.is_tied else Table(config.vocab_size, config.embed_dim, dtype)
+        )
 
     def __call__(self, inputs: ForwardInput, cache: PagedKV) -> tuple[jax.Array, PagedKV]:
-        """Hidden states [T, D] after the final norm, and the cache with this step's keys and values."""
+        """Hidden states [T, D] after the final norm, and the cache with this step's keys and
+        values.
+        """
         config = self.config
         x = self.embed.weight[...][inputs.token_ids].astype(self.dtype)
         if config.embed_scale != 1.0:
-            x = x * jnp.asarray(config.embed_scale, self.dtype)  # rounded to the weights' dtype, as Gemma does
+            x = x * jnp.asarray(
+                config.embed_scale, self.dtype
+            )  # rounded to the weights' dtype, as Gemma does
         angles = [rotary_angles(rope, config.head_dim, inputs.positions) for rope in config.ropes]
         cos, sin = (jnp.stack(part) for part in zip(*angles, strict=True))  # [ropes, T, H/2]
         windows = jnp.asarray(np.array([layer.window for layer in config.layers], np.int32))
         ropes = jnp.asarray(np.array([layer.rope for layer in config.layers], np.int32))
 
-        def body(carry: tuple[jax.Array, PagedKV], layer: jax.Array) -> tuple[tuple[jax.Array, PagedKV], None]:
+        def body(
+            carry: tuple[jax.Array, PagedKV], layer: jax.Array
+        ) -> tuple[tuple[jax.Array, PagedKV], None]:
             x, cache = carry
             rotation = (cos[ropes[layer]], sin[ropes[layer]])
             return self.layers(x, layer, rotation, windows[layer], inputs, cache), None
@@ -103,27 +120,39 @@ class Decoder(nnx.Module):
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 [R, V] from hidden states [R, D]."""
         table = self.embed if self.logits_table is None else self.logits_table
-        logits = einsum("RD,VD->RV", hidden, table.weight[...], out_sharding=spec("row", "vocab"), dtype=jnp.float32)
+        logits = einsum(
+            "RD,VD->RV",
+            hidden,
+            table.weight[...],
+            out_sharding=spec("row", "vocab"),
+            dtype=jnp.float32,
+        )
         cap = self.config.logit_softcap
         return cap * jnp.tanh(logits / cap) if cap else logits
 
 
 class Table(nnx.Module):
-    """A vector per vocabulary entry: the input embedding, or the output projection of an untied model."""
+    """A vector per vocabulary entry: the input embedding, or the output projection of an untied
+    model.
+    """
 
     def __init__(self, vocab_size: int, embed_dim: int, dtype: jnp.dtype) -> None:
         self.weight = parameter((vocab_size, embed_dim), ("vocab", "embed"), dtype)
 
 
 def _name(path: tuple) -> str:
-    """nnx state path -> parameter name; the untied output table is called "logits" outside of this module."""
+    """nnx state path -> parameter name; the untied output table is called "logits" outside of this
+    module.
+    """
     return ".".join(str(part) for part in path).replace("logits_table.", "logits.", 1)
 
 
 class DecoderProgram:
-    """A decoder as pure functions of a flat parameter dict; holds the module's structure and no values.
+    """A decoder as pure functions of a flat parameter dict; holds the module's structure and no
+    values.
 
-    No nnx object crosses a jit boundary: nnx.jit took 110 ms to dispatch 36 layers, a flat dict 0.1 ms.
+    No nnx object crosses a jit boundary: nnx.jit took 110 ms to dispatch 36 layers, a flat dict 0.1
+    ms.
     """
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
@@ -138,12 +167,17 @@ class DecoderProgram:
         """Shape, dtype and sharding of every parameter on `mesh`."""
         return {
             name: jax.ShapeDtypeStruct(
-                leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec(*leaf.get_metadata("logical_axes")))
+                leaf.shape,
+                leaf.dtype,
+                sharding=NamedSharding(mesh, spec(*leaf.get_metadata("logical_axes"))),
             )
             for name, leaf in self._leaves.items()
         }
 
     def bind(self, parameters: Parameters) -> Decoder:
         """The module over these parameters; call it inside a trace."""
-        flat = [(self._paths[name], self._leaves[name].replace(value)) for name, value in parameters.items()]
+        flat = [
+            (self._paths[name], self._leaves[name].replace(value))
+            for name, value in parameters.items()
+        ]
         return nnx.merge(self._graph, nnx.from_flat_state(flat))

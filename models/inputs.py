@@ -1,4 +1,6 @@
-"""What a step's forward pass reads besides parameters and cache. Every field states its dtype and shape."""
+"""What a step's forward pass reads besides parameters and cache. Every field states its dtype and
+shape.
+"""
 
 from dataclasses import dataclass
 

@@ -21,7 +21,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import on first use: `runtime` alone loads neither JAX nor a model."""
     if name not in _HOMES:
-        raise AttributeError(f"module 'runtime' has no attribute {name!r}; it has {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'runtime' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )
     import importlib
 
     return getattr(importlib.import_module(_HOMES[name]), name)

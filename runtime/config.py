@@ -1,13 +1,15 @@
-"""Every knob of the engine and of the server: name, default, unit and check, and the only reader of the environment.
+"""Every knob of the engine and of the server: name, default, unit and check, and the only reader of
+the environment.
 
-Names equal the command-line flags with underscores. A bad value raises ConfigError that names the field, the value and the
-remedy. Values left at "auto" or None are resolved against the model and the platform by runtime.runner, never here.
+Names equal the command-line flags with underscores. A bad value raises ConfigError that names the
+field, the value and the remedy. Values left at "auto" or None are resolved against the model and
+the platform by runtime.runner, never here.
 """
 
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_type_hints, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda", "tpu", "gcu"]
@@ -18,7 +20,9 @@ class ConfigError(ValueError):
 
 
 def _cache_folder() -> Path:
-    """Where downloads and compiled programs are kept: $HALOGEN_CACHE, else $XDG_CACHE_HOME/halogen, else ~/.cache/halogen."""
+    """Where downloads and compiled programs are kept: $HALOGEN_CACHE, else $XDG_CACHE_HOME/halogen,
+    else ~/.cache/halogen.
+    """
     if own := os.environ.get("HALOGEN_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halogen"
@@ -41,7 +45,12 @@ def _check_choices(config: Any) -> None:
     for name, hint in get_type_hints(type(config)).items():
         choices = get_args(hint)
         if getattr(hint, "__origin__", None) is Literal:
-            _require(getattr(config, name) in choices, name, getattr(config, name), f"use one of {', '.join(choices)}")
+            _require(
+                getattr(config, name) in choices,
+                name,
+                getattr(config, name),
+                f"use one of {', '.join(choices)}",
+            )
 
 
 @dataclass(frozen=True)
@@ -62,19 +71,51 @@ class EngineConfig:
     seed: int = 0
     served_model_name: str | None = None  # None = derived from the model's path
     tensor_parallel_size: int = 1  # devices along the mesh axis "tensor"
-    compile_cache_folder: str | None = field(default_factory=lambda: str(CACHE_FOLDER / "xla"))  # None = off
+    compile_cache_folder: str | None = field(
+        default_factory=lambda: str(CACHE_FOLDER / "xla")
+    )  # None = off
 
     def __post_init__(self) -> None:
         _check_choices(self)
-        _require(0 < self.kv_fraction <= 0.95, "kv_fraction", self.kv_fraction, "use a fraction in (0, 0.95]")
-        _require(self.kv_cache_gb is None or self.kv_cache_gb > 0, "kv_cache_gb", self.kv_cache_gb, "use a positive size in GiB")
+        _require(
+            0 < self.kv_fraction <= 0.95,
+            "kv_fraction",
+            self.kv_fraction,
+            "use a fraction in (0, 0.95]",
+        )
+        _require(
+            self.kv_cache_gb is None or self.kv_cache_gb > 0,
+            "kv_cache_gb",
+            self.kv_cache_gb,
+            "use a positive size in GiB",
+        )
         _require(1 <= self.max_num_seqs <= 4096, "max_num_seqs", self.max_num_seqs, "use 1 to 4096")
-        _require(self.max_model_len is None or self.max_model_len >= 2, "max_model_len", self.max_model_len, "use at least 2 tokens")
+        _require(
+            self.max_model_len is None or self.max_model_len >= 2,
+            "max_model_len",
+            self.max_model_len,
+            "use at least 2 tokens",
+        )
         is_power_of_two = self.block_size > 0 and self.block_size & (self.block_size - 1) == 0
-        _require(is_power_of_two and self.block_size <= 256, "block_size", self.block_size, "use a power of two from 1 to 256")
-        _require(self.prefill_chunk_size >= 0, "prefill_chunk_size", self.prefill_chunk_size, "use 0 (off) or a number of tokens")
+        _require(
+            is_power_of_two and self.block_size <= 256,
+            "block_size",
+            self.block_size,
+            "use a power of two from 1 to 256",
+        )
+        _require(
+            self.prefill_chunk_size >= 0,
+            "prefill_chunk_size",
+            self.prefill_chunk_size,
+            "use 0 (off) or a number of tokens",
+        )
         _require(0 <= self.seed < 2**63, "seed", self.seed, "use 0 to 2**63 - 1")
-        _require(self.tensor_parallel_size >= 1, "tensor_parallel_size", self.tensor_parallel_size, "use at least 1 device")
+        _require(
+            self.tensor_parallel_size >= 1,
+            "tensor_parallel_size",
+            self.tensor_parallel_size,
+            "use at least 1 device",
+        )
 
 
 @dataclass(frozen=True)
@@ -90,4 +131,9 @@ class ServerConfig:
         _require(0 <= self.port <= 65535, "port", self.port, "use 0 (any free port) to 65535")
         if self.api_key is None:
             object.__setattr__(self, "api_key", os.environ.get("HALOGEN_API_KEY") or None)
-        _require(self.api_key is None or self.api_key.isascii(), "api_key", "(hidden)", "use ASCII characters")
+        _require(
+            self.api_key is None or self.api_key.isascii(),
+            "api_key",
+            "(hidden)",
+            "use ASCII characters",
+        )

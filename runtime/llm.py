@@ -1,7 +1,7 @@
 """The offline interface: a model in this process, called like a function.
 
-LLM drives an Engine on the calling thread. The same engine steps under the server; here `step` lets a notebook go through it
-one step at a time.
+LLM drives an Engine on the calling thread. The same engine steps under the server; here `step` lets
+a notebook go through it one step at a time.
 """
 
 import itertools
@@ -22,7 +22,8 @@ Message = dict[str, Any]
 
 
 class LLM:
-    """`LLM(model, **options)`: options are EngineConfig's fields, named as the flags with underscores.
+    """`LLM(model, **options)`: options are EngineConfig's fields, named as the flags with
+    underscores.
 
     Raises CheckpointError and ConfigError when the model cannot be loaded as asked.
     """
@@ -40,13 +41,19 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """Completions of one or more prompts (texts or token ids), in their order; `params` for all or one each.
+        """Completions of one or more prompts (texts or token ids), in their order; `params` for all
+        or one each.
 
-        Raises ParameterError before anything runs when a prompt or a parameter does not fit the model.
+        Raises ParameterError before anything runs when a prompt or a parameter does not fit the
+        model.
         """
-        texts: list[Prompt] = [prompts] if _is_one(prompts) else list(prompts)
-        token_ids = [self.tokenizer.encode(text) if isinstance(text, str) else list(text) for text in texts]
-        return self._run(token_ids, [text if isinstance(text, str) else None for text in texts], params)
+        texts: list[Any] = [prompts] if _is_one(prompts) else list(prompts)
+        token_ids = [
+            self.tokenizer.encode(text) if isinstance(text, str) else list(text) for text in texts
+        ]
+        return self._run(
+            token_ids, [text if isinstance(text, str) else None for text in texts], params
+        )
 
     def chat(
         self,
@@ -54,11 +61,14 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
-        """The assistant's answers to one or more conversations, through the model's chat template."""
-        conversations = [messages] if messages and isinstance(messages[0], dict) else list(messages)
+        """The assistant's answers to one or more conversations, by the model's chat template."""
+        is_one = bool(messages) and isinstance(messages[0], dict)
+        conversations: list[Any] = [messages] if is_one else list(messages)
         template = self.engine.model.chat_template
         if template is None:
-            raise ValueError(f"{self.engine.model.name} has no chat template: use generate() with a prompt")
+            raise ValueError(
+                f"{self.engine.model.name} has no chat template: use generate() with a prompt"
+            )
         token_ids = [
             encode_chat(self.tokenizer, template, list(conversation), **template_options)
             for conversation in conversations
@@ -74,7 +84,9 @@ class LLM:
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
         if len(params) != len(prompts):
-            raise ValueError(f"{len(params)} sampling params for {len(prompts)} prompts: give one, or one each")
+            raise ValueError(
+                f"{len(params)} sampling params for {len(prompts)} prompts: give one, or one each"
+            )
         requests = [
             Request(f"offline-{next(self._ids)}", tuple(token_ids), own)
             for token_ids, own in zip(prompts, params, strict=True)
@@ -103,7 +115,9 @@ class LLM:
     def add_request(self, prompt: Prompt, params: SamplingParams | None = None) -> str:
         """Queue a prompt for `step`; returns its request id."""
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        request = Request(f"offline-{next(self._ids)}", tuple(token_ids), params or SamplingParams())
+        request = Request(
+            f"offline-{next(self._ids)}", tuple(token_ids), params or SamplingParams()
+        )
         self.engine.add_request(request)
         return request.request_id
 
@@ -114,4 +128,6 @@ class LLM:
 
 def _is_one(prompts: Prompt | Sequence[Prompt]) -> bool:
     """A single prompt: a text, or a sequence of token ids."""
-    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int | np.integer))
+    return isinstance(prompts, str) or (
+        len(prompts) > 0 and isinstance(prompts[0], int | np.integer)
+    )

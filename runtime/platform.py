@@ -1,13 +1,15 @@
-"""Which devices run the model: backend choice, mesh, memory, and JAX settings that hold for the process.
+"""Which devices run the model: backend choice, mesh, memory, and JAX settings that hold for the
+process.
 
-Besides models/axes.py the only file that names mesh axes. Must be asked before JAX initialises its backends, because the
-platform and the compile cache are process-wide settings there.
+Besides models/axes.py the only file that names mesh axes. Must be asked before JAX initialises its
+backends, because the platform and the compile cache are process-wide settings there.
 """
 
 import hashlib
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import jax
 import jaxlib
@@ -16,32 +18,43 @@ from jax.sharding import AxisType, Mesh
 
 from runtime.config import ConfigError, EngineConfig
 
+Device = Any  # jax.Device is a variable to type checkers
 MESH_AXES = ("data", "tensor")
 JAX_PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "tpu": "tpu", "gcu": "gcu"}
 
 
-def devices_of(config: EngineConfig) -> list[jax.Device]:
-    """The devices to use, tensor_parallel_size of them. ConfigError when the platform or the number is not there."""
+def devices_of(config: EngineConfig) -> list[Device]:
+    """The devices to use, tensor_parallel_size of them. ConfigError when the platform or the number
+    is not there.
+    """
     try:
-        found = jax.devices() if config.device == "auto" else jax.devices(JAX_PLATFORMS[config.device])
+        found = (
+            jax.devices() if config.device == "auto" else jax.devices(JAX_PLATFORMS[config.device])
+        )
     except RuntimeError as error:
-        raise ConfigError(f"--device {config.device!r} is not usable: JAX has no such platform here ({error})") from error
+        raise ConfigError(
+            f"--device {config.device!r} is not usable: JAX has no such platform here ({error})"
+        ) from error
     if config.tensor_parallel_size > len(found):
         raise ConfigError(
-            f"--tensor-parallel-size {config.tensor_parallel_size} needs as many devices, but platform "
-            f"{found[0].platform!r} has {len(found)}"
+            f"--tensor-parallel-size {config.tensor_parallel_size} needs as many devices, but "
+            f"platform {found[0].platform!r} has {len(found)}"
         )
     return found[: config.tensor_parallel_size]
 
 
-def make_mesh(devices: list[jax.Device]) -> Mesh:
-    """A mesh with explicit axis types, also for one device: shardings are part of every traced type."""
+def make_mesh(devices: list[Device]) -> Mesh:
+    """A mesh with explicit axis types, also for one device: shardings are part of every traced
+    type.
+    """
     grid = np.array(devices).reshape(1, len(devices))
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Explicit,) * len(MESH_AXES))
 
 
 def host_fingerprint() -> str:
-    """Names what compiled CPU code depends on: instruction set, jaxlib version. Programs are only reused where it is equal."""
+    """Names what compiled CPU code depends on: instruction set, jaxlib version. Programs are only
+    reused where it is equal.
+    """
     features = platform.machine() + platform.system() + jaxlib.version.__version__
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -52,7 +65,9 @@ def host_fingerprint() -> str:
 
 
 def use_compile_cache(folder: str | None) -> None:
-    """Keep compiled programs in `folder`, one subfolder per host fingerprint; None = do not keep them."""
+    """Keep compiled programs in `folder`, one subfolder per host fingerprint; None = do not keep
+    them.
+    """
     if folder is None:
         return
     path = Path(folder) / host_fingerprint()
@@ -62,8 +77,10 @@ def use_compile_cache(folder: str | None) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
-def free_memory(devices: list[jax.Device]) -> int:
-    """Bytes that can still be allocated over all devices; for CPU devices, which share it, the host's available memory."""
+def free_memory(devices: list[Device]) -> int:
+    """Bytes that can still be allocated over all devices; for CPU devices, which share it, the
+    host's available memory.
+    """
     if devices[0].platform == "cpu":
         return host_memory_available()
     free = 0
@@ -78,7 +95,10 @@ def host_memory_available() -> int:
     available = _meminfo_available()
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
     ):
         try:
             available = min(available, int(Path(limit).read_text()) - int(Path(used).read_text()))

@@ -1,1 +1,1 @@
-"""Building blocks of decoders: one idea a file. Stacked over layers; called with the layer's index."""
+"""Building blocks of decoders, one idea a file; stacked over layers, called with an index."""

@@ -16,7 +16,9 @@ from pallas_kernels.paged_attention import PagedBatch, PagedKV, paged_attention
 
 
 class Attention(nnx.Module):
-    """Projections, optional per-head norm of queries and keys, rotary embedding, paged attention, output projection."""
+    """Projections, optional per-head norm of queries and keys, rotary embedding, paged attention,
+    output projection.
+    """
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
         layers, embed, head_dim = config.num_layers, config.embed_dim, config.head_dim
@@ -26,10 +28,19 @@ class Attention(nnx.Module):
         self.key = Linear(layers, (kv_size, embed), ("kv_heads", "embed"), **inward)
         self.value = Linear(layers, (kv_size, embed), ("kv_heads", "embed"), **inward)
         self.output = Linear(
-            layers, (embed, query_size), ("embed", "heads"), has_bias=config.has_output_bias, dtype=dtype
+            layers,
+            (embed, query_size),
+            ("embed", "heads"),
+            has_bias=config.has_output_bias,
+            dtype=dtype,
         )
         norm = functools.partial(
-            RMSNorm, layers, head_dim, eps=config.norm_eps, is_offset=config.is_norm_offset, dtype=dtype
+            RMSNorm,
+            layers,
+            head_dim,
+            eps=config.norm_eps,
+            is_offset=config.is_norm_offset,
+            dtype=dtype,
         )
         self.query_norm = norm() if config.has_qk_norm else None
         self.key_norm = norm() if config.has_qk_norm else None
@@ -46,7 +57,7 @@ class Attention(nnx.Module):
         batch: PagedBatch,
         cache: PagedKV,
     ) -> tuple[jax.Array, PagedKV]:
-        """x [T, D]; rotation = (cos, sin) float32 [T, H/2]; window int32 scalar, 0 = whole context."""
+        """x [T, D]; rotation: cos, sin float32 [T, H/2]; window int32 scalar, 0 = whole context."""
         q = self._heads(self.query(x, layer), "heads")
         k = self._heads(self.key(x, layer), "kv_heads")
         v = self._heads(self.value(x, layer), "kv_heads")
@@ -61,7 +72,9 @@ class Attention(nnx.Module):
             check_vma=False,
         )
         def attend(q, k, v, cache, layer, window, batch):
-            return paged_attention(q, k, v, cache, layer, batch, scale=self.scale, window=window, softcap=self.softcap)
+            return paged_attention(
+                q, k, v, cache, layer, batch, scale=self.scale, window=window, softcap=self.softcap
+            )
 
         out, cache = attend(q, k, v, cache, layer, window, batch)
         out = jnp.reshape(out, (out.shape[0], -1), out_sharding=spec("token", "heads"))

@@ -24,4 +24,6 @@ class GatedMLP(nnx.Module):
         self.activation = config.activation
 
     def __call__(self, x: jax.Array, layer: jax.Array) -> jax.Array:
-        return self.down(ACTIVATIONS[self.activation](self.gate(x, layer)) * self.up(x, layer), layer)
+        return self.down(
+            ACTIVATIONS[self.activation](self.gate(x, layer)) * self.up(x, layer), layer
+        )

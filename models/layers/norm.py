@@ -12,7 +12,8 @@ from models.weight import at_layer
 def rms_norm(x: jax.Array, gain: jax.Array, eps: float, *, is_offset: bool) -> jax.Array:
     """x [..., D] over its root mean square, times gain [D].
 
-    Offset (Gemma): times (1 + gain), multiplied in float32 and cast last. Otherwise (Llama): cast to x's dtype, then multiplied.
+    Offset (Gemma): times (1 + gain), multiplied in float32 and cast last. Otherwise (Llama): cast
+    to x's dtype, then multiplied.
     """
     values = x.astype(jnp.float32)
     normed = values * lax.rsqrt(jnp.mean(values * values, -1, keepdims=True) + eps)
@@ -24,7 +25,9 @@ def rms_norm(x: jax.Array, gain: jax.Array, eps: float, *, is_offset: bool) -> j
 class RMSNorm(nnx.Module):
     """A stack of norms; num_layers None = a single one."""
 
-    def __init__(self, num_layers: int | None, size: int, *, eps: float, is_offset: bool, dtype: jnp.dtype) -> None:
+    def __init__(
+        self, num_layers: int | None, size: int, *, eps: float, is_offset: bool, dtype: jnp.dtype
+    ) -> None:
         leading = () if num_layers is None else (num_layers,)
         self.weight = parameter((*leading, size), ("layer", None)[1 - len(leading) :], dtype)
         self.eps = eps

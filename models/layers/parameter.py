@@ -1,7 +1,8 @@
 """How a layer declares a parameter: shape, dtype and the meaning of each dimension.
 
-Modules are only ever built under `nnx.eval_shape`, so no value is made here; loading fills the shapes. The logical axes travel as
-metadata of the nnx.Param and become a sharding in models.decoder.abstract_parameters.
+Modules are only ever built under `nnx.eval_shape`, so no value is made here; loading fills the
+shapes. The logical axes travel as metadata of the nnx.Param and become a sharding in
+models.decoder.abstract_parameters.
 """
 
 import jax.numpy as jnp

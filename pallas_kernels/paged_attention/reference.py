@@ -1,8 +1,9 @@
 """Paged attention in plain jnp: the specification, and the portable implementation.
 
-Context is read in tiles of whole blocks with an online softmax (FlashAttention, arXiv:2205.14135), in loops whose trip counts
-follow the real context: no shape depends on the context's length and nothing of size tokens x context is stored. Rows with one
-token are attended together, one tile of every row at a time; longer rows one query tile after the other.
+Context is read in tiles of whole blocks with an online softmax (FlashAttention, arXiv:2205.14135),
+in loops whose trip counts follow the real context: no shape depends on the context's length and
+nothing of size tokens x context is stored. Rows with one token are attended together, one tile of
+every row at a time; longer rows one query tile after the other.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +15,8 @@ from jax import lax
 if TYPE_CHECKING:
     from pallas_kernels.paged_attention.api import PagedBatch, PagedKV
 
-TILE_SLOTS = 128  # context slots per tile; 256 was no faster on CPU at 16 rows and wastes more at short contexts
+# context slots per tile; 256 was no faster on CPU at 16 rows and wastes more at short contexts
+TILE_SLOTS = 128
 TILE_QUERIES = 64  # query tokens per tile of a longer row
 MASKED = -1e30  # finite, so that a tile without any visible slot gives no NaN
 
@@ -37,11 +39,17 @@ def _begin(shape: tuple[int, ...], head_dim: int, sinks: jax.Array | None) -> _S
 
 
 def _absorb(state: _Softmax, scores: jax.Array, visible: jax.Array, weigh) -> _Softmax:
-    """Add a tile: scores float32 [..., K, G, S], visible bool broadcastable to it, weigh(weights) -> [..., K, G, H]."""
+    """Add a tile: scores float32 [..., K, G, S], visible bool broadcastable to it, weigh(weights)
+    -> [..., K, G, H].
+    """
     top = jnp.maximum(state.top, jnp.where(visible, scores, MASKED).max(-1))
     weights = jnp.where(visible, jnp.exp(scores - top[..., None]), 0.0)
     shrink = jnp.exp(state.top - top)
-    return _Softmax(top, state.total * shrink + weights.sum(-1), state.output * shrink[..., None] + weigh(weights))
+    return _Softmax(
+        top,
+        state.total * shrink + weights.sum(-1),
+        state.output * shrink[..., None] + weigh(weights),
+    )
 
 
 def _finish(state: _Softmax) -> jax.Array:
@@ -52,7 +60,9 @@ def _capped(scores: jax.Array, softcap: float) -> jax.Array:
     return softcap * jnp.tanh(scores / softcap) if softcap else scores
 
 
-def _write(cache: "PagedKV", layer: jax.Array, k: jax.Array, v: jax.Array, slot_mapping: jax.Array) -> "PagedKV":
+def _write(
+    cache: "PagedKV", layer: jax.Array, k: jax.Array, v: jax.Array, slot_mapping: jax.Array
+) -> "PagedKV":
     block_size = cache.k.shape[2]
     at = (layer, slot_mapping // block_size, slot_mapping % block_size)
     return type(cache)(
@@ -79,39 +89,59 @@ def paged_attention(
     num_tokens, num_heads, head_dim = q.shape
     num_rows = batch.context_len.shape[0]
     num_kv_heads, block_size = k.shape[1], cache.k.shape[2]
-    queries = q.astype(jnp.float32).reshape(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim) * scale
+    queries = (
+        q.astype(jnp.float32).reshape(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        * scale
+    )
 
     blocks_per_tile = max(1, TILE_SLOTS // block_size)
     tile_slots = blocks_per_tile * block_size
     width = -(-batch.block_table.shape[1] // blocks_per_tile) * blocks_per_tile
     table = jnp.pad(batch.block_table, ((0, 0), (0, width - batch.block_table.shape[1])))
     window = jnp.asarray(window, jnp.int32)
-    reach = jnp.where(window > 0, window, jnp.iinfo(jnp.int32).max // 2)  # slots a token sees, itself included
+    reach = jnp.where(
+        window > 0, window, jnp.iinfo(jnp.int32).max // 2
+    )  # slots a token sees, itself included
     row_len = batch.row_start[1:] - batch.row_start[:-1]
 
     def read(blocks: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Keys and values float32 [..., S, K, H] of the blocks int32 [..., blocks_per_tile]."""
         shape = (*blocks.shape[:-1], tile_slots, num_kv_heads, head_dim)
-        return tuple(
-            part.at[layer, blocks].get(mode="clip").reshape(shape).astype(jnp.float32) for part in (cache.k, cache.v)
+        keys, values = (
+            part.at[layer, blocks].get(mode="clip").reshape(shape).astype(jnp.float32)
+            for part in (cache.k, cache.v)
         )
+        return keys, values
 
     def attend_single(queries: jax.Array, context_len: jax.Array) -> jax.Array:
-        """One query per row, [R, K, G, H], over context_len int32 [R] slots; a row with none gives zeros."""
+        """One query per row, [R, K, G, H], over context_len int32 [R] slots; a row with none gives
+        zeros.
+        """
         position = context_len - 1
-        first = jnp.where(context_len > 0, jnp.maximum(position - reach + 1, 0), jnp.iinfo(jnp.int32).max)
+        first = jnp.where(
+            context_len > 0, jnp.maximum(position - reach + 1, 0), jnp.iinfo(jnp.int32).max
+        )
 
         def body(tile: jax.Array, state: _Softmax) -> _Softmax:
-            keys, values = read(lax.dynamic_slice_in_dim(table, tile * blocks_per_tile, blocks_per_tile, axis=1))
+            keys, values = read(
+                lax.dynamic_slice_in_dim(table, tile * blocks_per_tile, blocks_per_tile, axis=1)
+            )
             slot = tile * tile_slots + jnp.arange(tile_slots)
             visible = (slot <= position[:, None]) & (slot > position[:, None] - reach)
             scores = _capped(jnp.einsum("RKGH,RSKH->RKGS", queries, keys), softcap)
             return _absorb(
-                state, scores, visible[:, None, None], lambda weights: jnp.einsum("RKGS,RSKH->RKGH", weights, values)
+                state,
+                scores,
+                visible[:, None, None],
+                lambda weights: jnp.einsum("RKGS,RSKH->RKGH", weights, values),
             )
 
         state = _begin(queries.shape[:-1], head_dim, sinks)
-        return _finish(lax.fori_loop(jnp.min(first) // tile_slots, _tiles(jnp.max(context_len), tile_slots), body, state))
+        return _finish(
+            lax.fori_loop(
+                jnp.min(first) // tile_slots, _tiles(jnp.max(context_len), tile_slots), body, state
+            )
+        )
 
     def attend_tile(queries: jax.Array, row: jax.Array, position: jax.Array) -> jax.Array:
         """Consecutive queries [T', K, G, H] of one row, the first at `position`."""
@@ -120,12 +150,17 @@ def paged_attention(
         last = jnp.minimum(position + count, batch.context_len[row])
 
         def body(tile: jax.Array, state: _Softmax) -> _Softmax:
-            keys, values = read(lax.dynamic_slice(table, (row, tile * blocks_per_tile), (1, blocks_per_tile))[0])
+            keys, values = read(
+                lax.dynamic_slice(table, (row, tile * blocks_per_tile), (1, blocks_per_tile))[0]
+            )
             slot = tile * tile_slots + jnp.arange(tile_slots)
             visible = (slot <= positions[:, None]) & (slot > positions[:, None] - reach)
             scores = _capped(jnp.einsum("TKGH,SKH->TKGS", queries, keys), softcap)
             return _absorb(
-                state, scores, visible[:, None, None], lambda weights: jnp.einsum("TKGS,SKH->TKGH", weights, values)
+                state,
+                scores,
+                visible[:, None, None],
+                lambda weights: jnp.einsum("TKGS,SKH->TKGH", weights, values),
             )
 
         state = _begin(queries.shape[:-1], head_dim, sinks)
@@ -140,7 +175,11 @@ def paged_attention(
     single_at = jnp.where(row_len == 1, batch.row_start[:-1], num_tokens)
     single = attend_single(queries.at[single_at].get(mode="clip"), single_context)
     # Tiles may reach past a row's end, even past the last token: those results are not kept.
-    output = jnp.zeros((num_tokens + TILE_QUERIES, *queries.shape[1:]), jnp.float32).at[single_at].set(single, mode="drop")
+    output = (
+        jnp.zeros((num_tokens + TILE_QUERIES, *queries.shape[1:]), jnp.float32)
+        .at[single_at]
+        .set(single, mode="drop")
+    )
     padded = jnp.pad(queries, ((0, TILE_QUERIES), (0, 0), (0, 0), (0, 0)))
     row_tiles = jnp.where(row_len > 1, _tiles(row_len, TILE_QUERIES), 0)
     tiles_before = jnp.cumsum(row_tiles) - row_tiles

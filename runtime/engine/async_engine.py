@@ -1,7 +1,8 @@
 """The engine behind asyncio: one thread steps it, any number of coroutines wait for their requests.
 
-Commands (add, abort) reach the thread through a queue and are carried out between steps; deltas come back to the event loop
-once a step, not once a token. Cancelling or closing a `generate` iterator aborts its request.
+Commands (add, abort) reach the thread through a queue and are carried out between steps; deltas
+come back to the event loop once a step, not once a token. Cancelling or closing a `generate`
+iterator aborts its request.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ class AsyncEngine:
 
     @property
     def generation_defaults(self) -> dict[str, float]:
-        """Sampling values that the model's makers recommend, for fields that a client leaves out."""
+        """Sampling values that the model's makers recommend, for fields a client leaves out."""
         found = self._engine.model.generation_config
         return {name: found[name] for name in GENERATION_DEFAULTS if found.get(name) is not None}
 
@@ -77,7 +78,8 @@ class AsyncEngine:
     async def generate(self, request: Request) -> AsyncIterator[RequestDelta]:
         """The request's deltas as they come, until it is finished.
 
-        Raises ParameterError before the first for a request that cannot run, EngineDeadError when the engine has failed.
+        Raises ParameterError before the first for a request that cannot run, EngineDeadError when
+        the engine has failed.
         """
         self._engine.validate(request)
         if not self.is_ready:
@@ -137,7 +139,9 @@ class AsyncEngine:
 
     def _send(self, outcomes: dict[str, _Outcome]) -> None:
         """Hand outcomes to the event loops that wait for them, one call per loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Queue[_Outcome], _Outcome]]] = {}
+        by_loop: dict[
+            asyncio.AbstractEventLoop, list[tuple[asyncio.Queue[_Outcome], _Outcome]]
+        ] = {}
         for request_id, outcome in outcomes.items():
             waiting = self._waiting.get(request_id)
             if waiting is not None:

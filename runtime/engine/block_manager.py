@@ -1,11 +1,13 @@
 """Cache blocks: which are free, who refers to them, and which hold a known prefix.
 
-A block is referred to by any number of sequences. At zero references it becomes free, but keeps its content: as long as it is
-not handed out again, a sequence with the same prefix can take it back (block-granular prefix cache, least recently freed is
-reused first). A block's hash covers its tokens and everything before them, so equal hashes mean equal content.
-Imports neither jax nor the server.
+A block is referred to by any number of sequences. At zero references it becomes free, but keeps its
+content: as long as it is not handed out again, a sequence with the same prefix can take it back
+(block-granular prefix cache, least recently freed is reused first). A block's hash covers its
+tokens and everything before them, so equal hashes mean equal content. Imports neither jax nor the
+server.
 
-Invariant: every block is either free (0 references, in `_free`) or referred to; `_by_hash` maps to blocks with that content.
+Invariant: every block is either free (0 references, in `_free`) or referred to; `_by_hash` maps to
+blocks with that content.
 """
 
 import hashlib
@@ -17,7 +19,9 @@ ROOT_HASH = b""
 
 
 def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Hash of a full block whose predecessor has hash `parent`. Cryptographic: a client can't aim at another's blocks."""
+    """Hash of a full block whose predecessor has hash `parent`. Cryptographic: a client can't aim
+    at another's blocks.
+    """
     return hashlib.blake2b(array("q", token_ids).tobytes(), digest_size=16, key=parent).digest()
 
 
@@ -31,7 +35,9 @@ class BlockManager:
         self._references = [0] * num_blocks
         self._hash: list[bytes | None] = [None] * num_blocks
         self._by_hash: dict[bytes, int] = {}
-        self._free: OrderedDict[int, None] = OrderedDict((block_id, None) for block_id in range(num_blocks))
+        self._free: OrderedDict[int, None] = OrderedDict(
+            (block_id, None) for block_id in range(num_blocks)
+        )
 
     @property
     def num_free(self) -> int:
@@ -44,7 +50,9 @@ class BlockManager:
         return len(self._by_hash)
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks with one reference each and no known content. The caller checks num_free first."""
+        """`count` blocks with one reference each and no known content. The caller checks num_free
+        first.
+        """
         assert count <= self.num_free, f"{count} blocks asked, {self.num_free} free"
         block_ids = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block_id in block_ids:
@@ -76,17 +84,23 @@ class BlockManager:
             self._references[block_id] += 1
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """One reference less to each block of a sequence, in order. The end of a sequence is reused before its beginning."""
+        """One reference less to each block of a sequence, in order. The end of a sequence is reused
+        before its beginning.
+        """
         for block_id in reversed(block_ids):
             assert self._references[block_id] > 0, f"block {block_id} released without a reference"
             self._references[block_id] -= 1
             if self._references[block_id] == 0:
                 self._free[block_id] = None
-                if self._hash[block_id] is None:  # nothing to find in it: reuse it before cached content
+                if (
+                    self._hash[block_id] is None
+                ):  # nothing to find in it: reuse it before cached content
                     self._free.move_to_end(block_id, last=False)
 
     def register(self, block_id: int, digest: bytes) -> None:
-        """The block is full and its content has this hash. Of two equal blocks the first stays known."""
+        """The block is full and its content has this hash. Of two equal blocks the first stays
+        known.
+        """
         if self.is_prefix_cached and self._hash[block_id] is None and digest not in self._by_hash:
             self._hash[block_id] = digest
             self._by_hash[digest] = block_id
@@ -101,7 +115,9 @@ class BlockManager:
         """AssertionError when an invariant is broken; for tests."""
         for block_id, references in enumerate(self._references):
             assert references >= 0
-            assert (references == 0) == (block_id in self._free), f"block {block_id}: {references} references"
+            assert (references == 0) == (block_id in self._free), (
+                f"block {block_id}: {references} references"
+            )
         for digest, block_id in self._by_hash.items():
             assert self._hash[block_id] == digest
         assert sum(digest is not None for digest in self._hash) == len(self._by_hash)

@@ -1,8 +1,9 @@
 """The engine: requests in, deltas out, one step at a time.
 
-`step` plans and dispatches the next step, then turns the results of the step before into text while the device runs: the host
-is one step behind the device, never in its way. Single-threaded; AsyncEngine and LLM drive it. Sequences, blocks and plans are
-the scheduler's, device state is the runner's, text is Completion's; this file ties them together.
+`step` plans and dispatches the next step, then turns the results of the step before into text while
+the device runs: the host is one step behind the device, never in its way. Single-threaded;
+AsyncEngine and LLM drive it. Sequences, blocks and plans are the scheduler's, device state is the
+runner's, text is Completion's; this file ties them together.
 """
 
 import hashlib
@@ -63,7 +64,9 @@ class Engine:
         self.runner = Runner(config, self.model, report)
         self.compile_s = time.monotonic() - begin - self.load_s
         self.blocks = BlockManager(
-            self.runner.num_blocks, config.block_size, is_prefix_cached=not config.disable_prefix_cache
+            self.runner.num_blocks,
+            config.block_size,
+            is_prefix_cached=not config.disable_prefix_cache,
         )
         self.scheduler = Scheduler(
             self.blocks,
@@ -102,14 +105,16 @@ class Engine:
         if prompt_len >= self.max_model_len:
             raise ParameterError(
                 "prompt",
-                f"the prompt has {prompt_len} tokens, but this model's context length is {self.max_model_len} "
-                "tokens, completion included; shorten the prompt",
+                f"the prompt has {prompt_len} tokens, but this model's context length is "
+                f"{self.max_model_len} tokens, completion included; shorten the prompt",
             )
         token_ids_in_range("prompt", request.prompt_token_ids, vocab_size)
         token_ids_in_range("stop_token_ids", params.stop_token_ids, vocab_size)
         token_ids_in_range("logit_bias", tuple(params.logit_bias), vocab_size)
         if request.request_id in self._generations:
-            raise ParameterError("request_id", f"request_id={request.request_id!r} is already running")
+            raise ParameterError(
+                "request_id", f"request_id={request.request_id!r} is already running"
+            )
 
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises ParameterError."""
@@ -122,20 +127,33 @@ class Engine:
             leader = sequences[0] if sequences and self.blocks.is_prefix_cached else None
             sequences.append(
                 Sequence(
-                    request, index, order=self._num_sequences, seed=seed, max_tokens=max_tokens, leader=leader
+                    request,
+                    index,
+                    order=self._num_sequences,
+                    seed=seed,
+                    max_tokens=max_tokens,
+                    leader=leader,
                 )
             )
             self._num_sequences += 1
-        completions = [Completion(self.model.tokenizer, request.params, max_tokens) for _ in sequences]
+        completions = [
+            Completion(self.model.tokenizer, request.params, max_tokens) for _ in sequences
+        ]
         wants_prompt = request.params.prompt_logprobs is not None
-        prompt_logprobs = [None] * len(request.prompt_token_ids) if wants_prompt else None
+        prompt_logprobs: list[TokenLogprob | None] | None = None
+        if wants_prompt:
+            prompt_logprobs = [None for _ in request.prompt_token_ids]
         with self._lock:
-            self._generations[request.request_id] = _Generation(request, sequences, completions, prompt_logprobs)
+            self._generations[request.request_id] = _Generation(
+                request, sequences, completions, prompt_logprobs
+            )
             for sequence in sequences:
                 self.scheduler.add(sequence)
 
     def abort(self, request_id: str) -> None:
-        """End a request now; unknown or finished ones are ignored. What it held is free for the next step."""
+        """End a request now; unknown or finished ones are ignored. What it held is free for the
+        next step.
+        """
         with self._lock:
             generation = self._generations.pop(request_id, None)
             if generation is not None:
@@ -145,7 +163,7 @@ class Engine:
     # ---- the loop
 
     def step(self) -> list[RequestDelta]:
-        """Dispatch the next step, then report what the one before gave. [] when there is no news."""
+        """Dispatch the next step, then report what the one before gave; [] = no news."""
         before = self._in_flight
         with self._lock:
             planned = self.scheduler.schedule()
@@ -175,7 +193,12 @@ class Engine:
             return [self._report(generation) for generation in touched.values()]
 
     def _take(
-        self, generation: _Generation, sequence: Sequence, row: PlannedRow, result: StepResult, index: int
+        self,
+        generation: _Generation,
+        sequence: Sequence,
+        row: PlannedRow,
+        result: StepResult,
+        index: int,
     ) -> None:
         """One row's result into its sequence."""
         sampled = result.sampled[index]
@@ -208,7 +231,9 @@ class Engine:
         if is_finished:
             del self._generations[request.request_id]
         prompt_logprobs = None
-        first = any(delta.index == 0 for delta in generation.deltas)  # the first sequence scores the prompt
+        first = any(
+            delta.index == 0 for delta in generation.deltas
+        )  # the first sequence scores the prompt
         if generation.prompt_logprobs is not None and first and not generation.is_prompt_reported:
             generation.is_prompt_reported = True
             prompt_logprobs = tuple(generation.prompt_logprobs)
@@ -242,15 +267,20 @@ class Engine:
             )
 
     def logits(self, token_ids: tuple[int, ...]) -> np.ndarray:
-        """float32 [T, V]: logits after each token of a prompt, computed in chunks. The engine must be idle."""
+        """float32 [T, V]: logits after each token of a prompt, computed in chunks. The engine must
+        be idle.
+        """
         if self.has_work:
-            raise RuntimeError("logits() needs an idle engine: finish or abort the running requests first")
+            raise RuntimeError(
+                "logits() needs an idle engine: finish or abort the running requests first"
+            )
         request = Request("logits", token_ids, SamplingParams(temperature=0))
         self.validate(replace(request, prompt_token_ids=token_ids[:1]))
         token_ids_in_range("token_ids", token_ids, self.model.config.vocab_size)
         if len(token_ids) > self.max_model_len:
             raise ParameterError(
-                "token_ids", f"{len(token_ids)} tokens are more than the context length {self.max_model_len}"
+                "token_ids",
+                f"{len(token_ids)} tokens are more than the context length {self.max_model_len}",
             )
         block_ids = self.blocks.allocate(-(-len(token_ids) // self.blocks.block_size))
         chunks = []
@@ -272,17 +302,20 @@ class Engine:
     def description(self) -> dict[str, str]:
         """What was loaded and how it will run, for people."""
         runner, model = self.runner, self.model
-        cache_bytes = runner.num_blocks * runner.cache_spec.block_bytes
-        buckets = runner.buckets
+        num_blocks, block_size = runner.num_blocks, self.config.block_size
+        cache_mib = num_blocks * runner.cache_spec.block_bytes / 2**20
+        decode, mixed = (
+            " ".join(map(str, part)) for part in (runner.buckets.decode, runner.buckets.mixed)
+        )
         return {
             "model": model.name,
             "device": f"{model.platform} x {model.mesh.devices.size}",
             "dtype": f"{model.program.dtype.name}, KV cache {runner.cache_spec.dtype.name}",
             "weights": f"{model.parameter_bytes / 2**20:,.0f} MiB",
-            "KV cache": f"{runner.num_blocks:,} blocks of {self.config.block_size} = "
-            f"{runner.num_blocks * self.config.block_size:,} tokens, {cache_bytes / 2**20:,.0f} MiB",
-            "limits": f"{self.max_model_len:,} tokens a sequence, {runner.max_num_seqs} sequences at once",
-            "buckets": f"decode {' '.join(map(str, buckets.decode))}; mixed {' '.join(map(str, buckets.mixed))}",
+            "KV cache": f"{num_blocks:,} blocks of {block_size} = "
+            f"{num_blocks * block_size:,} tokens, {cache_mib:,.0f} MiB",
+            "limits": f"{self.max_model_len:,} tokens a sequence, {runner.max_num_seqs} at once",
+            "buckets": f"decode {decode}; mixed {mixed}",
             "start-up": f"load {self.load_s:.1f} s, compile {self.compile_s:.1f} s",
         }
 
@@ -292,11 +325,11 @@ def _logprob(token: SampledToken) -> TokenLogprob:
 
 
 def _seed(params: SamplingParams, engine_seed: int, order: int, index: int) -> int:
-    """64 bits: the request's seed (mixed with the choice's index past the first), or one of the engine's own."""
+    """64 bits: the request's seed (mixed with the choice's index past the first), or one of the
+    engine's own.
+    """
     if params.seed is not None and index == 0:
         return params.seed % 2**64
     source = (engine_seed, order) if params.seed is None else (params.seed, index)
     digest = hashlib.blake2b(repr((params.seed is None, *source)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
-
-

@@ -1,7 +1,7 @@
 """The scheduler's answer for one step: self-contained and immutable.
 
-Everything the runner needs to run the step is in here as plain numbers, so a plan can be packed, logged, or sent to another
-process. Imports neither jax nor the server.
+Everything the runner needs to run the step is in here as plain numbers, so a plan can be packed,
+logged, or sent to another process. Imports neither jax nor the server.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,15 @@ from runtime.engine.sampling_params import SamplingParams
 
 
 def pending_token(slot: int) -> int:
-    """Stands for the token that the sequence in `slot` drew in the step before, which the host has not seen yet."""
+    """Stands for the token that the sequence in `slot` drew in the step before, which the host has
+    not seen yet.
+    """
     return -1 - slot
 
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """One sequence's part of a step: its next tokens, where they go, and how to sample after them."""
+    """One sequence's part of a step: its next tokens, where they go, how to sample after them."""
 
     slot: int  # row of the per-sequence device state, below max_num_seqs
     token_ids: tuple[int, ...]  # pending_token(slot) where the token is still on the device
@@ -27,7 +29,9 @@ class PlannedRow:
     seed: int  # 64-bit
     has_penalty: bool = False  # counts of this slot are kept on the device
     has_bias: bool = False  # bias row of this slot applies
-    next_token_ids: tuple[int, ...] | None = None  # per token: the prompt token after it; None = no prompt logprobs
+    next_token_ids: tuple[int, ...] | None = (
+        None  # per token: the prompt token after it; None = no prompt logprobs
+    )
 
     @property
     def context_len(self) -> int:
@@ -40,7 +44,9 @@ class SlotReset:
 
     slot: int
     counted: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # prompt and output token ids
-    bias: tuple[tuple[int, float], ...] | None = None  # (token id, added to its logit); -inf bans it
+    bias: tuple[tuple[int, float], ...] | None = (
+        None  # (token id, added to its logit); -inf bans it
+    )
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,9 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class SampledToken:
-    """What the step says of one row: the token drawn and, where asked for, log-probabilities of it and of the likeliest."""
+    """What the step says of one row: the token drawn and, where asked for, log-probabilities of it
+    and of the likeliest.
+    """
 
     token_id: int
     logprob: float

@@ -1,7 +1,8 @@
 """What goes into the engine and what comes out: immutable records, one per arrow of the data flow.
 
-A Request is what a client asked. The engine answers with RequestDeltas: what one step added to a request. RequestOutput is the
-sum of a request's deltas, which is what offline callers get. Imports neither jax nor the server.
+A Request is what a client asked. The engine answers with RequestDeltas: what one step added to a
+request. RequestOutput is the sum of a request's deltas, which is what offline callers get. Imports
+neither jax nor the server.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +29,9 @@ class Request:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """Log-probability of one token under the unmodified logits, its rank (1 = most likely) and the likeliest alternatives."""
+    """Log-probability of one token under the unmodified logits, its rank (1 = most likely) and the
+    likeliest alternatives.
+    """
 
     token_id: int
     logprob: float
@@ -40,8 +43,9 @@ class TokenLogprob:
 class CompletionDelta:
     """What one step added to one completion of a request.
 
-    `text` may lag behind `token_ids`: characters still incomplete and text that may begin a stop string are held back.
-    `stop_reason` is the stop string or stop token id that ended it, None for the end-of-sequence token.
+    `text` may lag behind `token_ids`: characters still incomplete and text that may begin a stop
+    string are held back. `stop_reason` is the stop string or stop token id that ended it, None for
+    the end-of-sequence token.
     """
 
     index: int
@@ -54,7 +58,8 @@ class CompletionDelta:
 
 @dataclass(frozen=True)
 class RequestDelta:
-    """News of one request from one step. `prompt_logprobs` comes once, whole, with the first completion delta;
+    """News of one request from one step. `prompt_logprobs` comes once, whole, with the first
+    completion delta;
     its first entry is None (nothing precedes the first prompt token)."""
 
     request_id: str
@@ -110,7 +115,9 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A snapshot for /metrics and tests. Counters grow for the engine's life; gauges are of the moment."""
+    """A snapshot for /metrics and tests. Counters grow for the engine's life; gauges are of the
+    moment.
+    """
 
     num_running: int
     num_waiting: int

@@ -1,7 +1,8 @@
-"""What one request asks of sampling and stopping. Field names are vLLM's; every field has a neutral default.
+"""What one request asks of sampling and stopping. Field names are vLLM's; every field has a neutral
+default.
 
-This file knows ranges, not models: checks against the vocabulary or the context length happen in the engine, where both are
-known. Imports neither jax nor the server.
+This file knows ranges, not models: checks against the vocabulary or the context length happen in
+the engine, where both are known. Imports neither jax nor the server.
 """
 
 import math
@@ -29,8 +30,9 @@ def _require(is_good: bool, parameter: str, value: object, remedy: str) -> None:
 class SamplingParams:
     """Sampling, stopping and reporting options of one request.
 
-    `logprobs` and `prompt_logprobs` count alternatives per position: None = report nothing, 0 = the token alone.
-    Filters apply as in vLLM: penalties and bias on the logits, then temperature, min_p, top_k, top_p.
+    `logprobs` and `prompt_logprobs` count alternatives per position: None = report nothing, 0 = the
+    token alone. Filters apply as in vLLM: penalties and bias on the logits, then temperature,
+    min_p, top_k, top_p.
     """
 
     n: int = 1
@@ -58,27 +60,82 @@ class SamplingParams:
             object.__setattr__(self, "stop", (self.stop,))
         object.__setattr__(self, "stop", tuple(self.stop or ()))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
-            _require(math.isfinite(getattr(self, name)), name, getattr(self, name), "use a finite number")
+        for name in (
+            "temperature",
+            "top_p",
+            "min_p",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+        ):
+            _require(
+                math.isfinite(getattr(self, name)), name, getattr(self, name), "use a finite number"
+            )
         _require(1 <= self.n <= MAX_CHOICES, "n", self.n, f"use 1 to {MAX_CHOICES}")
-        _require(0 <= self.temperature <= 100, "temperature", self.temperature, "use 0 (greedy) to 100")
+        _require(
+            0 <= self.temperature <= 100, "temperature", self.temperature, "use 0 (greedy) to 100"
+        )
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "use a fraction in (0, 1]")
-        _require(-1 <= self.top_k < 2**31, "top_k", self.top_k, "use 0 or -1 (off) or a positive count")
+        _require(
+            -1 <= self.top_k < 2**31, "top_k", self.top_k, "use 0 or -1 (off) or a positive count"
+        )
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "use a fraction in [0, 1]")
-        _require(-2 <= self.presence_penalty <= 2, "presence_penalty", self.presence_penalty, "use -2 to 2")
-        _require(-2 <= self.frequency_penalty <= 2, "frequency_penalty", self.frequency_penalty, "use -2 to 2")
-        _require(0 < self.repetition_penalty <= 100, "repetition_penalty", self.repetition_penalty, "use a positive number up to 100")
-        _require(self.seed is None or -(2**63) <= self.seed < 2**64, "seed", self.seed, "use a 64-bit integer")
-        _require(all(text for text in self.stop), "stop", list(self.stop), "stop strings must not be empty")
-        _require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", self.max_tokens, "use at least 1")
+        _require(
+            -2 <= self.presence_penalty <= 2,
+            "presence_penalty",
+            self.presence_penalty,
+            "use -2 to 2",
+        )
+        _require(
+            -2 <= self.frequency_penalty <= 2,
+            "frequency_penalty",
+            self.frequency_penalty,
+            "use -2 to 2",
+        )
+        _require(
+            0 < self.repetition_penalty <= 100,
+            "repetition_penalty",
+            self.repetition_penalty,
+            "use a positive number up to 100",
+        )
+        _require(
+            self.seed is None or -(2**63) <= self.seed < 2**64,
+            "seed",
+            self.seed,
+            "use a 64-bit integer",
+        )
+        _require(
+            all(text for text in self.stop),
+            "stop",
+            list(self.stop),
+            "stop strings must not be empty",
+        )
+        _require(
+            self.max_tokens is None or self.max_tokens >= 1,
+            "max_tokens",
+            self.max_tokens,
+            "use at least 1",
+        )
         _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "use 0 or more")
         if self.max_tokens is not None:
-            _require(self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, f"use at most max_tokens={self.max_tokens}")
+            _require(
+                self.min_tokens <= self.max_tokens,
+                "min_tokens",
+                self.min_tokens,
+                f"use at most max_tokens={self.max_tokens}",
+            )
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
-            _require(value is None or 0 <= value <= MAX_LOGPROBS, name, value, f"use 0 to {MAX_LOGPROBS}")
+            _require(
+                value is None or 0 <= value <= MAX_LOGPROBS, name, value, f"use 0 to {MAX_LOGPROBS}"
+            )
         for token_id, bias in self.logit_bias.items():
-            _require(math.isfinite(bias) and -100 <= bias <= 100, "logit_bias", {token_id: bias}, "use -100 to 100")
+            _require(
+                math.isfinite(bias) and -100 <= bias <= 100,
+                "logit_bias",
+                {token_id: bias},
+                "use -100 to 100",
+            )
 
     @property
     def is_greedy(self) -> bool:
@@ -89,4 +146,9 @@ class SamplingParams:
 def token_ids_in_range(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
     """Raise ParameterError when a token id lies outside the vocabulary."""
     for token_id in token_ids:
-        _require(0 <= token_id < vocab_size, name, token_id, f"token ids of this model are 0 to {vocab_size - 1}")
+        _require(
+            0 <= token_id < vocab_size,
+            name,
+            token_id,
+            f"token ids of this model are 0 to {vocab_size - 1}",
+        )

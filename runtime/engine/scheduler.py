@@ -1,8 +1,10 @@
-"""Which tokens of which sequences run in the next step: first come, first served, under a token budget.
+"""Which tokens of which sequences run in the next step: first come, first served, under a token
+budget.
 
-Running sequences that decode always get their one token; what is left of the budget goes to prefill chunks in order of arrival,
-then to waiting sequences. When blocks run out, the latest arrival is preempted and recomputed later. A step may be planned while
-the one before is still running: its tokens are then pending. Imports neither jax nor the server.
+Running sequences that decode always get their one token; what is left of the budget goes to prefill
+chunks in order of arrival, then to waiting sequences. When blocks run out, the latest arrival is
+preempted and recomputed later. A step may be planned while the one before is still running: its
+tokens are then pending. Imports neither jax nor the server.
 """
 
 from collections import deque
@@ -17,9 +19,11 @@ Trim = Callable[[int, int], int]  # (tokens, rows) -> tokens worth taking now
 
 
 class Scheduler:
-    """`token_budget` tokens a step over at most `max_num_seqs` rows; `trim` cuts a step to a good padded shape.
+    """`token_budget` tokens a step over at most `max_num_seqs` rows; `trim` cuts a step to a good
+    padded shape.
 
-    `is_chunked` False: a prompt runs in one step or not yet. `stop_ids` are banned while min_tokens is not reached.
+    `is_chunked` False: a prompt runs in one step or not yet. `stop_ids` are banned while min_tokens
+    is not reached.
     """
 
     def __init__(
@@ -53,7 +57,9 @@ class Scheduler:
         self._resets = []
         preemptions = self.num_preemptions
         chunks = self._running_chunks()
-        if self.num_preemptions == preemptions:  # no blocks for newcomers in a step that had to preempt
+        if (
+            self.num_preemptions == preemptions
+        ):  # no blocks for newcomers in a step that had to preempt
             self._admit(chunks)
         if self.is_chunked:
             self._cut(chunks)
@@ -63,12 +69,18 @@ class Scheduler:
         return StepPlan(rows, tuple(self._resets)), [sequence for sequence, _ in chunks]
 
     def _running_chunks(self) -> list[tuple[Sequence, int]]:
-        """(sequence, tokens) for those already running, blocks taken; preempts the latest when blocks run out."""
-        decoding = sum(not sequence.is_prefilling and not sequence.is_drawn_out for sequence in self.running)
+        """(sequence, tokens) for those already running, blocks taken; preempts the latest when
+        blocks run out.
+        """
+        decoding = sum(
+            not sequence.is_prefilling and not sequence.is_drawn_out for sequence in self.running
+        )
         prefill_budget = self.token_budget - decoding
         chunks = []
         for sequence in list(self.running):
-            if sequence.status is not Status.RUNNING or sequence.is_drawn_out:  # preempted in this loop, or complete
+            if (
+                sequence.status is not Status.RUNNING or sequence.is_drawn_out
+            ):  # preempted in this loop, or complete
                 continue
             count = sequence.num_uncomputed
             if sequence.is_prefilling:
@@ -84,7 +96,9 @@ class Scheduler:
         return wanted if wanted <= budget else 0
 
     def _take_blocks(self, sequence: Sequence, count: int) -> bool:
-        """Blocks for `count` more tokens, preempting later arrivals if need be; False when it had to give way itself."""
+        """Blocks for `count` more tokens, preempting later arrivals if need be; False when it had
+        to give way itself.
+        """
         needed = self._blocks_needed(sequence, count)
         while needed > self.blocks.num_free:
             victim = self.running[-1]
@@ -95,7 +109,9 @@ class Scheduler:
         return True
 
     def _blocks_needed(self, sequence: Sequence, count: int) -> int:
-        return -(-(sequence.num_computed + count) // self.blocks.block_size) - len(sequence.block_ids)
+        return -(-(sequence.num_computed + count) // self.blocks.block_size) - len(
+            sequence.block_ids
+        )
 
     def _preempt(self, sequence: Sequence) -> None:
         self._leave(sequence)
@@ -105,7 +121,9 @@ class Scheduler:
         self.num_preemptions += 1
 
     def _admit(self, chunks: list[tuple[Sequence, int]]) -> None:
-        """Start waiting sequences in order while slots, budget and blocks for their whole prompt last."""
+        """Start waiting sequences in order while slots, budget and blocks for their whole prompt
+        last.
+        """
         budget = self.token_budget - sum(count for _, count in chunks)
         held_back: list[Sequence] = []
         while self.waiting and self._free_slots and budget > 0:
@@ -118,7 +136,10 @@ class Scheduler:
             computed = len(hit) * self.blocks.block_size
             count = self._chunk(sequence.num_tokens - computed, budget)
             total = -(-sequence.num_tokens // self.blocks.block_size)
-            if not count or total - len(hit) + self.blocks.num_unreferenced(hit) > self.blocks.num_free:
+            if (
+                not count
+                or total - len(hit) + self.blocks.num_unreferenced(hit) > self.blocks.num_free
+            ):
                 break
             self.waiting.popleft()
             self._start(sequence, hit)
@@ -128,11 +149,15 @@ class Scheduler:
         self.waiting.extendleft(reversed(held_back))
 
     def _match(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of its prefix; never all tokens, because the last one must be computed to draw the next."""
+        """Cached blocks of its prefix; never all tokens, because the last one must be computed to
+        draw the next.
+        """
         if sequence.params.prompt_logprobs is not None:  # needs the logits of every prompt token
             return []
         full = (len(sequence.token_ids) - 1) // self.blocks.block_size
-        return self.blocks.match(sequence.hashes(self.blocks.block_size, full) if self.blocks.is_prefix_cached else ())
+        return self.blocks.match(
+            sequence.hashes(self.blocks.block_size, full) if self.blocks.is_prefix_cached else ()
+        )
 
     def _start(self, sequence: Sequence, hit: list[int]) -> None:
         self.blocks.acquire(hit)
@@ -154,14 +179,18 @@ class Scheduler:
             known = tuple(sequence.token_ids)
             counted = (known[: sequence.prompt_len], known[sequence.prompt_len :])
         sequence.is_stop_banned = sequence.num_drawn < sequence.params.min_tokens
-        bias = self._bias(sequence) if sequence.params.logit_bias or sequence.is_stop_banned else None
+        bias = (
+            self._bias(sequence) if sequence.params.logit_bias or sequence.is_stop_banned else None
+        )
         if counted is not None or bias is not None:
             self._resets.append(SlotReset(sequence.slot, counted, bias))
 
     def _bias(self, sequence: Sequence) -> tuple[tuple[int, float], ...]:
         bias = dict(sequence.params.logit_bias)
         if sequence.is_stop_banned:
-            bias |= dict.fromkeys(self._stop_ids | set(sequence.params.stop_token_ids), float("-inf"))
+            bias |= dict.fromkeys(
+                self._stop_ids | set(sequence.params.stop_token_ids), float("-inf")
+            )
         return tuple(bias.items())
 
     def _cut(self, chunks: list[tuple[Sequence, int]]) -> None:
@@ -178,7 +207,9 @@ class Scheduler:
                 chunks[index] = (sequence, kept)
 
     def _commit(self, sequence: Sequence, count: int) -> PlannedRow:
-        """The row of a sequence that computes its next `count` tokens; from here on they count as computed."""
+        """The row of a sequence that computes its next `count` tokens; from here on they count as
+        computed.
+        """
         assert sequence.slot is not None
         start = sequence.num_computed
         token_ids = tuple(sequence.token_ids[start : start + count])
@@ -206,14 +237,22 @@ class Scheduler:
 
     @staticmethod
     def _next_token_ids(sequence: Sequence, start: int, count: int) -> tuple[int, ...] | None:
-        """For prompt log-probabilities: the prompt token after each of the row's tokens, -1 after the last."""
-        if sequence.params.prompt_logprobs is None or sequence.index > 0 or start >= sequence.prompt_len - 1:
+        """For prompt log-probabilities: the prompt token after each of the row's tokens, -1 after
+        the last.
+        """
+        if (
+            sequence.params.prompt_logprobs is None
+            or sequence.index > 0
+            or start >= sequence.prompt_len - 1
+        ):
             return None
         following = sequence.request.prompt_token_ids[start + 1 : start + count + 1]
         return following + (-1,) * (count - len(following))
 
     def receive(self, sequence: Sequence, token_id: int | None) -> None:
-        """A step of this sequence has run; `token_id` is what it drew, None for a chunk that draws nothing."""
+        """A step of this sequence has run; `token_id` is what it drew, None for a chunk that draws
+        nothing.
+        """
         if token_id is not None:
             sequence.num_pending -= 1
             sequence.token_ids.append(token_id)
@@ -228,7 +267,9 @@ class Scheduler:
             sequence.num_registered = full
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End a sequence, whatever its state. A step in flight may still write to its blocks: later steps run after it."""
+        """End a sequence, whatever its state. A step in flight may still write to its blocks: later
+        steps run after it.
+        """
         if sequence.status is Status.RUNNING:
             self._leave(sequence)
         elif sequence.status is Status.WAITING:
@@ -256,4 +297,6 @@ class Scheduler:
 
 def _has_penalty(sequence: Sequence) -> bool:
     params = sequence.params
-    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)
+    return bool(
+        params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0
+    )

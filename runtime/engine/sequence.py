@@ -1,8 +1,9 @@
-"""The scheduler's mutable record of one generation: its tokens, how far they are computed, and what it holds.
+"""The scheduler's mutable record of one generation: its tokens, how far they are computed, and what
+it holds.
 
-Tokens are in one of three states: known to the host (`token_ids`), drawn on the device but not seen yet (`num_pending`), or
-still to be drawn. `num_computed` counts tokens whose keys and values are in the cache or will be once the steps already
-dispatched have run. Imports neither jax nor the server.
+Tokens are in one of three states: known to the host (`token_ids`), drawn on the device but not seen
+yet (`num_pending`), or still to be drawn. `num_computed` counts tokens whose keys and values are in
+the cache or will be once the steps already dispatched have run. Imports neither jax nor the server.
 """
 
 import enum
@@ -19,7 +20,9 @@ class Status(enum.Enum):
 
 
 class Sequence:
-    """One of a request's `n` completions. `leader` is the first of them: the others wait for its prompt to be computed."""
+    """One of a request's `n` completions. `leader` is the first of them: the others wait for its
+    prompt to be computed.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""Text of a completion and when it ends: incremental detokenisation, stop strings, stop tokens, length.
+"""Text of a completion and when it ends: incremental detokenisation, stop strings, stop tokens,
+length.
 
-Text that may turn out to be the beginning of a stop string is held back, so a stop string that spans tokens never leaks, and
-what was not one is released with the next token or at the end.
+Text that may turn out to be the beginning of a stop string is held back, so a stop string that
+spans tokens never leaks, and what was not one is released with the next token or at the end.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ class Completion:
         self._params = params
         self._eos_ids = tokenizer.eos_ids
         self._max_tokens = max_tokens
-        self._detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
+        self._detokenizer = IncrementalDetokenizer(
+            tokenizer, skip_special_tokens=params.skip_special_tokens
+        )
         self._held = ""
         self._num_tokens = 0
 

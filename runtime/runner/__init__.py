@@ -1,1 +1,3 @@
-"""From a plan to tokens: pads a StepPlan to a bucket, runs the one traced step, fetches its packed result."""
+"""From a plan to tokens: pads a StepPlan to a bucket, runs the one traced step, fetches its packed
+result.
+"""

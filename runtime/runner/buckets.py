@@ -1,8 +1,9 @@
 """Padded shapes: the few (tokens, rows) a step may have, and which one a plan takes.
 
-The rule: decode buckets have one token per row, rows doubling from 1 to max_num_seqs. Mixed buckets hold prefill chunks (and
-decodes beside them): tokens quadruple from MIN_TOKENS up to the token budget, each once for a single row (one client at work)
-and once for max_num_seqs rows. Neither depends on context length. A plan takes the smallest bucket it fits in.
+The rule: decode buckets have one token per row, rows doubling from 1 to max_num_seqs. Mixed buckets
+hold prefill chunks (and decodes beside them): tokens quadruple from MIN_TOKENS up to the token
+budget, each once for a single row (one client at work) and once for max_num_seqs rows. Neither
+depends on context length. A plan takes the smallest bucket it fits in.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,9 @@ class BucketTable:
         rows = _ladder(1, max_num_seqs, 2)
         tokens = _ladder(min(MIN_TOKENS, token_budget), token_budget, 4)
         # A mixed bucket must not look like a decode bucket, hence more tokens than rows.
-        mixed = {Bucket(count, width) for count in tokens for width in (1, max_num_seqs) if count > width}
+        mixed = {
+            Bucket(count, width) for count in tokens for width in (1, max_num_seqs) if count > width
+        }
         mixed.add(Bucket(max(token_budget, max_num_seqs + 1), max_num_seqs))
         return cls(tuple(Bucket(count, count) for count in rows), tuple(sorted(mixed)))
 
@@ -54,10 +57,14 @@ class BucketTable:
         for bucket in buckets:
             if bucket.tokens >= num_tokens and bucket.rows >= num_rows:
                 return bucket
-        raise ValueError(f"no bucket holds {num_tokens} tokens in {num_rows} rows; the largest is {buckets[-1]}")
+        raise ValueError(
+            f"no bucket holds {num_tokens} tokens in {num_rows} rows; the largest is {buckets[-1]}"
+        )
 
     def trim(self, num_tokens: int, num_rows: int) -> int:
-        """How many of `num_tokens` a step should take so that padding stays small: all of them, or a smaller bucket's fill."""
+        """How many of `num_tokens` a step should take so that padding stays small: all of them, or
+        a smaller bucket's fill.
+        """
         sizes = [bucket.tokens for bucket in self.mixed if bucket.rows >= num_rows]
         fitting = next((size for size in sizes if size >= num_tokens), sizes[-1])
         smaller = [size for size in sizes if size < fitting]

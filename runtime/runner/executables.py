@@ -1,7 +1,8 @@
 """Compiled programs, all made before the engine is ready, and the count of those that were not.
 
-Programs are compiled in parallel: XLA releases the interpreter lock. After `mark_ready` every further compilation in the process
-is counted; the engine exports that count and a test holds it at 0.
+Programs are compiled in parallel: XLA releases the interpreter lock. After `mark_ready` every
+further compilation in the process is counted; the engine exports that count and a test holds it at
+0.
 """
 
 import os
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -20,7 +21,9 @@ Report = Callable[[str, int, int], None]  # (stage, done, total)
 
 
 class CompileCounter:
-    """Counts compilations in this process; those inside `expected()` on the same thread are left out."""
+    """Counts compilations in this process; those inside `expected()` on the same thread are left
+    out.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -28,7 +31,7 @@ class CompileCounter:
         self._expected = threading.local()
         jax.monitoring.register_event_duration_secs_listener(self._listen)
 
-    def _listen(self, event: str, duration: float, **_: Any) -> None:
+    def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event == COMPILE_EVENT and not getattr(self._expected, "depth", 0):
             with self._lock:
                 self._count += 1

@@ -1,7 +1,7 @@
 """A model made ready to run: checkpoint opened, decoder described, weights on the mesh.
 
-Turns "auto" into decisions (dtype, platform) and checks that the model can be split as asked. Knows no requests and no
-cache.
+Turns "auto" into decisions (dtype, platform) and checks that the model can be split as asked. Knows
+no requests and no cache.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,9 @@ class LoadedModel:
 
 
 def load_model(config: EngineConfig, report: Report) -> LoadedModel:
-    """Open config.model and load it. Raises CheckpointError or ConfigError; `report` gets the stages "download" and "read"."""
+    """Open config.model and load it. Raises CheckpointError or ConfigError; `report` gets the
+    stages "download" and "read".
+    """
     devices = devices_of(config)
     checkpoint = open_checkpoint(config.model, progress=lambda line: report(line, 0, 0))
     try:
@@ -58,8 +60,8 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
         _check_split(decoder, config.tensor_parallel_size)
         if config.max_model_len is not None and config.max_model_len > decoder.max_positions:
             raise ConfigError(
-                f"--max-model-len {config.max_model_len} is not usable: {checkpoint.name} was made for "
-                f"{decoder.max_positions} tokens; use at most that"
+                f"--max-model-len {config.max_model_len} is not usable: {checkpoint.name} was made "
+                f"for {decoder.max_positions} tokens; use at most that"
             )
         mesh = make_mesh(devices)
         program = DecoderProgram(decoder, _dtype(config, checkpoint, devices[0].platform))
@@ -78,7 +80,9 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
             progress=lambda done, total: report("read", done, total),
         )
         name = config.served_model_name or checkpoint.name
-        return LoadedModel(name, tokenizer, template, checkpoint.generation_config, program, parameters, mesh)
+        return LoadedModel(
+            name, tokenizer, template, checkpoint.generation_config, program, parameters, mesh
+        )
     finally:
         checkpoint.close()
 
@@ -99,10 +103,19 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint, platform: str) -> jnp.d
 
 def _check_split(config: DecoderConfig, size: int) -> None:
     """ConfigError unless heads and MLP divide evenly over the mesh axis "tensor"."""
-    parts = {"query heads": config.num_heads, "key heads": config.num_kv_heads, "MLP dimensions": config.mlp_dim}
+    parts = {
+        "query heads": config.num_heads,
+        "key heads": config.num_kv_heads,
+        "MLP dimensions": config.mlp_dim,
+    }
     if any(count % size for count in parts.values()):
-        works = [size for size in range(1, config.num_kv_heads + 1) if all(count % size == 0 for count in parts.values())]
+        works = [
+            size
+            for size in range(1, config.num_kv_heads + 1)
+            if all(count % size == 0 for count in parts.values())
+        ]
         sizes = ", ".join(f"{count} {name}" for name, count in parts.items())
         raise ConfigError(
-            f"--tensor-parallel-size {size} cannot split {sizes}; sizes that work: {', '.join(map(str, works))}"
+            f"--tensor-parallel-size {size} cannot split {sizes}; sizes that work: "
+            f"{', '.join(map(str, works))}"
         )

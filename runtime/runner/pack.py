@@ -1,8 +1,10 @@
-"""A plan as one int32 buffer, and back into arrays inside the traced step: one host-to-device copy a step.
+"""A plan as one int32 buffer, and back into arrays inside the traced step: one host-to-device copy
+a step.
 
-PackLayout fixes where each field of a bucket's StepInput lies in the buffer; floats travel as their bits. The host fills a fresh
-buffer per step (a step in flight may still read the last one). Padding rows have no tokens, context length 0 and a state slot
-out of range; padding tokens go to a cache slot out of range, so that neither is written anywhere.
+PackLayout fixes where each field of a bucket's StepInput lies in the buffer; floats travel as their
+bits. The host fills a fresh buffer per step (a step in flight may still read the last one). Padding
+rows have no tokens, context length 0 and a state slot out of range; padding tokens go to a cache
+slot out of range, so that neither is written anywhere.
 """
 
 import functools
@@ -32,7 +34,9 @@ class StepInput:
     forward: ForwardInput
     sampling: SamplingInput
     is_sampled: jax.Array  # bool [R], a token is drawn for this row
-    next_token_ids: jax.Array  # int32 [T], prompt token after each token, NOT_WANTED = no log-probability asked
+    next_token_ids: (
+        jax.Array
+    )  # int32 [T], prompt token after each token, NOT_WANTED = no log-probability asked
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,9 @@ class _Field:
 
 @dataclass(frozen=True)
 class PackLayout:
-    """The buffer of one bucket: `num_blocks` entries of block table per row, blocks of `block_size` slots."""
+    """The buffer of one bucket: `num_blocks` entries of block table per row, blocks of `block_size`
+    slots.
+    """
 
     bucket: Bucket
     blocks_per_row: int
@@ -59,11 +65,30 @@ class PackLayout:
         tokens, rows = (self.bucket.tokens,), (self.bucket.rows,)
         names = ("token_ids", "positions", "slot_mapping", "next_token_ids")
         fields = [_Field(name, tokens) for name in names]
-        fields += [_Field("row_start", (self.bucket.rows + 1,)), _Field("block_table", (*rows, self.blocks_per_row))]
-        names = ("context_len", "is_sampled", "position", "state_slot", "num_logprobs", "has_penalty", "has_bias", "top_k")
+        fields += [
+            _Field("row_start", (self.bucket.rows + 1,)),
+            _Field("block_table", (*rows, self.blocks_per_row)),
+        ]
+        names = (
+            "context_len",
+            "is_sampled",
+            "position",
+            "state_slot",
+            "num_logprobs",
+            "has_penalty",
+            "has_bias",
+            "top_k",
+        )
         fields += [_Field(name, rows) for name in names]
         fields += [_Field("seed", (*rows, 2))]
-        names = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+        names = (
+            "temperature",
+            "top_p",
+            "min_p",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+        )
         fields += [_Field(name, rows, is_float=True) for name in names]
         return tuple(fields)
 
@@ -82,7 +107,9 @@ class PackLayout:
         """int32 [size]. The plan must fit the bucket."""
         buffer = np.zeros(self.size, np.int32)
         view = {
-            field.name: buffer[at].view(np.float32 if field.is_float else np.int32).reshape(field.shape)
+            field.name: buffer[at]
+            .view(np.float32 if field.is_float else np.int32)
+            .reshape(field.shape)
             for field, at in self._slices()
         }
         view["slot_mapping"].fill(NOWHERE)
@@ -97,8 +124,12 @@ class PackLayout:
         view["row_start"][len(plan.rows) :] = first
         return buffer
 
-    def _pack_row(self, view: dict[str, np.ndarray], index: int, row: PlannedRow, first: int) -> int:
-        """Fill row `index`, whose tokens begin at `first` of the token axis; returns where the next row's begin."""
+    def _pack_row(
+        self, view: dict[str, np.ndarray], index: int, row: PlannedRow, first: int
+    ) -> int:
+        """Fill row `index`, whose tokens begin at `first` of the token axis; returns where the next
+        row's begin.
+        """
         last = first + len(row.token_ids)
         view["row_start"][index] = first
         view["token_ids"][first:last] = row.token_ids
@@ -106,7 +137,9 @@ class PackLayout:
         view["positions"][first:last] = position
         blocks = np.asarray(row.block_ids, np.int32)
         view["block_table"][index, : len(blocks)] = blocks
-        view["slot_mapping"][first:last] = blocks[position // self.block_size] * self.block_size + position % self.block_size
+        view["slot_mapping"][first:last] = (
+            blocks[position // self.block_size] * self.block_size + position % self.block_size
+        )
         if row.next_token_ids is not None:
             view["next_token_ids"][first:last] = row.next_token_ids
         view["context_len"][index] = row.context_len
@@ -135,12 +168,24 @@ class PackLayout:
         value = {}
         for field, at in self._slices():
             part = buffer[at].reshape(field.shape)
-            value[field.name] = lax.bitcast_convert_type(part, jnp.float32) if field.is_float else part
-        batch = {name: value[name] for name in ("row_start", "context_len", "block_table", "slot_mapping")}
+            value[field.name] = (
+                lax.bitcast_convert_type(part, jnp.float32) if field.is_float else part
+            )
+        batch = {
+            name: value[name]
+            for name in ("row_start", "context_len", "block_table", "slot_mapping")
+        }
         rows = {
             name: value[name]
             for name in (
-                *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
+                *(
+                    "temperature",
+                    "top_p",
+                    "top_k",
+                    "min_p",
+                    "presence_penalty",
+                    "frequency_penalty",
+                ),
                 *("repetition_penalty", "position", "state_slot", "num_logprobs"),
             )
         }

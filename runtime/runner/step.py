@@ -1,8 +1,9 @@
 """The traced step: forward pass, cache write, sampling and log-probabilities in one program.
 
-Every per-request option is an array of the same program, so nothing a client asks for causes a retrace. Device state (cache,
-sampler state, last tokens) is donated and comes back updated; the host fetches one packed array a step. The token a sequence
-drew in the step before is read from `last_tokens`, so a step can be dispatched before the host has seen that token.
+Every per-request option is an array of the same program, so nothing a client asks for causes a
+retrace. Device state (cache, sampler state, last tokens) is donated and comes back updated; the
+host fetches one packed array a step. The token a sequence drew in the step before is read from
+`last_tokens`, so a step can be dispatched before the host has seen that token.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from runtime.runner.pack import NOT_WANTED, PackLayout
 from runtime.runner.sampler_state import SamplerState, update_counts
 from runtime.runner.sampling import sample
 
-NUM_COLUMNS = 3 + 2 * MAX_LOGPROBS  # token id, logprob bits, rank, alternatives' ids, alternatives' logprob bits
+NUM_COLUMNS = (
+    3 + 2 * MAX_LOGPROBS
+)  # token id, logprob bits, rank, alternatives' ids, alternatives' logprob bits
 
 
 @jax.tree_util.register_dataclass
@@ -36,11 +39,19 @@ class DeviceState:
 @dataclass(frozen=True)
 class StepOutput:
     rows: jax.Array  # int32 [R, NUM_COLUMNS]
-    prompt: jax.Array  # int32 [T, NUM_COLUMNS], zeros where no prompt log-probability was asked; fetched only if any was
+    # int32 [T, NUM_COLUMNS], zeros where no prompt log-probability was asked; fetched only if any
+    # was
+    prompt: jax.Array
 
 
 def _columns(tokens: jax.Array, found: Logprobs) -> jax.Array:
-    parts = (tokens[:, None], _bits(found.chosen)[:, None], found.rank[:, None], found.top_ids, _bits(found.top))
+    parts = (
+        tokens[:, None],
+        _bits(found.chosen)[:, None],
+        found.rank[:, None],
+        found.top_ids,
+        _bits(found.top),
+    )
     return jnp.concatenate(parts, axis=1)
 
 
@@ -49,15 +60,23 @@ def _bits(values: jax.Array) -> jax.Array:
 
 
 def step(
-    program: DecoderProgram, layout: PackLayout, parameters: Parameters, state: DeviceState, buffer: jax.Array
+    program: DecoderProgram,
+    layout: PackLayout,
+    parameters: Parameters,
+    state: DeviceState,
+    buffer: jax.Array,
 ) -> tuple[DeviceState, StepOutput]:
-    """One step of a bucket. `program` and `layout` are static; buffer int32 [layout.size] from PackLayout.pack."""
+    """One step of a bucket. `program` and `layout` are static; buffer int32 [layout.size] from
+    PackLayout.pack.
+    """
     inputs = layout.unpack(buffer)
     decoder = program.bind(parameters)
     token_ids = inputs.forward.token_ids
     drawn = state.last_tokens[jnp.clip(-1 - token_ids, 0)]
     forward = type(inputs.forward)(
-        jnp.where(token_ids < 0, drawn, token_ids), inputs.forward.positions, inputs.forward.attention
+        jnp.where(token_ids < 0, drawn, token_ids),
+        inputs.forward.positions,
+        inputs.forward.attention,
     )
     hidden, cache = decoder(forward, state.cache)
 
@@ -83,7 +102,11 @@ def step(
 
 
 def all_logits(
-    program: DecoderProgram, layout: PackLayout, parameters: Parameters, state: DeviceState, buffer: jax.Array
+    program: DecoderProgram,
+    layout: PackLayout,
+    parameters: Parameters,
+    state: DeviceState,
+    buffer: jax.Array,
 ) -> tuple[DeviceState, jax.Array]:
     """As `step`, but returns the logits of every token, float32 [T, V], and draws nothing."""
     inputs = layout.unpack(buffer)

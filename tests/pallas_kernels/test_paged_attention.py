@@ -32,12 +32,14 @@ def dense(q, keys, values, position, *, scale, window, softcap, sinks):
 
 
 def case(rows, block_size, padded_tokens, padded_rows, dtype, seed):
-    """Arrays of a step: `rows` are (context before, new tokens); blocks scattered over the cache."""
+    """Arrays of a step; `rows` are (context before, new tokens), blocks lie scattered."""
     rng = np.random.default_rng(seed)
     width = 1 + max(-(-(before + new) // block_size) for before, new in rows)
     num_blocks = len(rows) * width + 3
     free = list(rng.permutation(num_blocks))
-    cache = rng.standard_normal((2, LAYERS, num_blocks, block_size, KV_HEADS, HEAD_DIM)).astype(np.float32)
+    cache = rng.standard_normal((2, LAYERS, num_blocks, block_size, KV_HEADS, HEAD_DIM)).astype(
+        np.float32
+    )
     cache = np.array(jnp.asarray(cache, dtype).astype(jnp.float32))
     table = np.zeros((padded_rows, width), np.int32)
     slots = np.full(padded_tokens, NOWHERE, np.int32)
@@ -47,7 +49,9 @@ def case(rows, block_size, padded_tokens, padded_rows, dtype, seed):
         blocks = [free.pop() for _ in range(-(-(before + new) // block_size))]
         table[row, : len(blocks)] = blocks
         positions = np.arange(before, before + new)
-        slots[token : token + new] = np.array(blocks)[positions // block_size] * block_size + positions % block_size
+        slots[token : token + new] = (
+            np.array(blocks)[positions // block_size] * block_size + positions % block_size
+        )
         row_start[row], context_len[row] = token, before + new
         token += new
     row_start[len(rows) :] = token
@@ -107,12 +111,21 @@ def test_attention_equals_dense_attention(implementation, dtype, option, kind):
         np.testing.assert_array_equal(keys[before : before + new], written)
         for index in range(new):
             want = dense(
-                q[first + index], keys, values, before + index, scale=scale, window=window, softcap=softcap, sinks=sinks
+                q[first + index],
+                keys,
+                values,
+                before + index,
+                scale=scale,
+                window=window,
+                softcap=softcap,
+                sinks=sinks,
             )
             worst = max(worst, np.abs(out[first + index] - want).max())
     assert worst <= TOLERANCE[dtype]
     assert not out[tokens:].any(), "tokens of no row give zeros"
-    np.testing.assert_array_equal(np.asarray(after.k[0]), np.asarray(paged.k[0]), "another layer changed")
+    np.testing.assert_array_equal(
+        np.asarray(after.k[0]), np.asarray(paged.k[0]), "another layer changed"
+    )
 
 
 def test_heads_that_do_not_group_are_refused():
@@ -124,9 +137,14 @@ def test_heads_that_do_not_group_are_refused():
 
 def test_a_named_implementation_that_cannot_run_says_why():
     """Oracle: dispatch.choose's promise that nothing falls back silently."""
-    table = {"fast": Implementation(len, lambda: "no such instruction here"), "plain": Implementation(abs)}
+    table = {
+        "fast": Implementation(len, lambda: "no such instruction here"),
+        "plain": Implementation(abs),
+    }
     assert choose("op", table) is abs
     with pytest.raises(ImplementationError, match="fast: no such instruction here"):
         choose("op", table, "fast")
-    with pytest.raises(ImplementationError, match="no implementation 'slow'; there are: fast, plain"):
+    with pytest.raises(
+        ImplementationError, match="no implementation 'slow'; there are: fast, plain"
+    ):
         choose("op", table, "slow")

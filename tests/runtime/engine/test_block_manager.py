@@ -54,7 +54,9 @@ class Blocks(RuleBasedStateMachine):
             hashes.append(parent)
         hit = self.blocks.match(hashes)
         assert [self.content[block_id] for block_id in hit] == hashes[: len(hit)]
-        assert self.blocks.num_unreferenced(hit) == len(set(hit) - {b for held in self.held for b in held})
+        assert self.blocks.num_unreferenced(hit) == len(
+            set(hit) - {b for held in self.held for b in held}
+        )
         self.blocks.acquire(hit)
         self.held.append(hit)
 
@@ -73,7 +75,17 @@ def test_equal_prefixes_have_equal_hashes_and_others_do_not():
     """Oracle: the definition of a hash chain."""
     first = block_hash(ROOT_HASH, [1, 2, 3])
     assert first == block_hash(ROOT_HASH, [1, 2, 3])
-    assert len({first, block_hash(first, [1, 2, 3]), block_hash(ROOT_HASH, [1, 2, 4]), block_hash(first, [1, 2])}) == 4
+    assert (
+        len(
+            {
+                first,
+                block_hash(first, [1, 2, 3]),
+                block_hash(ROOT_HASH, [1, 2, 4]),
+                block_hash(first, [1, 2]),
+            }
+        )
+        == 4
+    )
 
 
 def test_the_least_recently_released_block_is_reused_first_and_a_tail_before_its_head():

@@ -1,8 +1,8 @@
 """The scheduler against a pretend device: random loads, no JAX.
 
-The pretend device runs one step behind the scheduler, as the real one does, and "draws" a token that depends on everything
-before it. It keeps its own cache of which token each slot holds, so any mistake in blocks, positions or prefix hits changes
-what is drawn.
+The pretend device runs one step behind the scheduler, as the real one does, and "draws" a token
+that depends on everything before it. It keeps its own cache of which token each slot holds, so any
+mistake in blocks, positions or prefix hits changes what is drawn.
 """
 
 import dataclasses
@@ -54,7 +54,9 @@ class Device:
             assert len(row.block_ids) * self.block_size >= row.context_len, "a row without room"
             for position, token_id in enumerate(row.token_ids, row.start):
                 token_id = self.last[-1 - token_id] if token_id < 0 else token_id
-                self.cache[row.block_ids[position // self.block_size], position % self.block_size] = token_id
+                self.cache[
+                    row.block_ids[position // self.block_size], position % self.block_size
+                ] = token_id
         for row in plan.rows:
             known = [
                 self.cache[row.block_ids[position // self.block_size], position % self.block_size]
@@ -67,7 +69,9 @@ class Device:
 
 
 def drive(scheduler, device, arrivals, aborts, budget):
-    """Run everything; returns the tokens of each sequence. `arrivals`: step -> sequences, `aborts`: step -> indices."""
+    """Run everything; returns the tokens of each sequence. `arrivals`: step -> sequences, `aborts`:
+    step -> indices.
+    """
     everyone = [sequence for sequences in arrivals.values() for sequence in sequences]
     in_flight, step = None, 0
     while step <= max([*arrivals, *aborts], default=0) or scheduler.has_work or in_flight:
@@ -104,7 +108,15 @@ def drive(scheduler, device, arrivals, aborts, budget):
     return [sequence.token_ids[sequence.prompt_len :] for sequence in everyone]
 
 
-def make(num_blocks=40, block_size=4, max_num_seqs=3, budget=9, is_chunked=True, is_prefix_cached=True, trim=None):
+def make(
+    num_blocks=40,
+    block_size=4,
+    max_num_seqs=3,
+    budget=9,
+    is_chunked=True,
+    is_prefix_cached=True,
+    trim=None,
+):
     blocks = BlockManager(num_blocks, block_size, is_prefix_cached=is_prefix_cached)
     return Scheduler(
         blocks, max_num_seqs=max_num_seqs, token_budget=budget, is_chunked=is_chunked,
@@ -122,7 +134,9 @@ PROMPTS = st.lists(st.integers(2, 4), min_size=1, max_size=30)
 
 @settings(max_examples=150, deadline=None)
 @given(
-    requests=st.lists(st.tuples(PROMPTS, st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=9),
+    requests=st.lists(
+        st.tuples(PROMPTS, st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=9
+    ),
     aborts=st.dictionaries(st.integers(0, 25), st.lists(st.integers(0, 8), max_size=2), max_size=4),
     num_blocks=st.integers(11, 40),
     max_num_seqs=st.integers(1, 4),
@@ -153,14 +167,16 @@ def test_blocks_running_out_preempts_the_latest_arrival_and_nothing_is_lost():
     """Oracle: `naive`, and the order of arrival."""
     scheduler = make(num_blocks=9, max_num_seqs=3, budget=20)
     prompts = [[2, 3, 4, 2, 3], [3, 3, 4, 4], [4, 2, 2, 3, 3, 2]]
-    sequences = [sequence(prompt, 16, order, ignore_eos=True) for order, prompt in enumerate(prompts)]
+    sequences = [
+        sequence(prompt, 16, order, ignore_eos=True) for order, prompt in enumerate(prompts)
+    ]
     answers = drive(scheduler, Device(4), {0: sequences}, {}, 20)
     assert scheduler.num_preemptions > 0
     assert answers == [naive(prompt, 16) for prompt in prompts]
 
 
 def test_a_long_prompt_does_not_stop_running_decodes():
-    """Oracle: every step of the long prefill also carries the decode's token (checked in `drive`)."""
+    """Oracle: `drive` checks that each step of the long prefill carries the decode's token."""
     scheduler = make(num_blocks=60, budget=8)
     short, long = sequence([2, 3], 20, 0), sequence([3, 4] * 40, 2, 1)
     drive(scheduler, Device(4), {0: [short], 3: [long]}, {}, 8)

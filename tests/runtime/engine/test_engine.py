@@ -1,0 +1,301 @@
+"""The engine on a tiny model: the same tokens as a naive loop, whatever else runs.
+
+Oracle throughout: `solo`, greedy decoding by full recomputation with LLM.logits (which test_goldens
+holds against transformers), unless a test names another.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+from golden import golden
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime import LLM, SamplingParams
+from runtime.config import ConfigError
+from runtime.engine.request import Request, RequestOutput
+from runtime.engine.sampling_params import ParameterError
+
+VOCAB = 97
+EOS = 1
+GREEDY = {"temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return golden("gemma3_text").write(tmp_path_factory.mktemp("engine") / "gemma3")
+
+
+@pytest.fixture(scope="module")
+def llm(folder):
+    """Small limits, so that chunks, preemption and prefix hits all happen: 24 blocks of 4 for 3
+    sequences.
+    """
+    block_bytes = 2 * 4 * 4 * 3 * 12 * 4  # K and V, layers, slots, heads, dimensions, float32
+    options = {"max_num_seqs": 3, "block_size": 4, "prefill_chunk_size": 9, "max_model_len": 80}
+    return LLM(str(folder), kv_cache_gb=24.5 * block_bytes / 2**30, **options)
+
+
+@pytest.fixture(scope="module")
+def solo(llm):
+    @functools.cache
+    def tokens(prompt, count):
+        known = list(prompt)
+        for _ in range(count):
+            known.append(int(llm.logits(known)[-1].argmax()))
+        return known[len(prompt) :]
+
+    return tokens
+
+
+def prompts(rng, count, longest=30):
+    return [tuple(rng.integers(2, VOCAB, rng.integers(1, longest)).tolist()) for _ in range(count)]
+
+
+def assert_idle(llm):
+    stats = llm.engine.stats()
+    assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (0, 0, stats.num_blocks)
+    llm.engine.blocks.check()
+
+
+def test_a_batch_gives_what_each_prompt_gives_alone(llm, solo):
+    batch = prompts(np.random.default_rng(1), 7)
+    outputs = llm.generate(list(batch), SamplingParams(max_tokens=9, **GREEDY))
+    for prompt, output in zip(batch, outputs, strict=True):
+        assert output.outputs[0].token_ids == solo(prompt, 9)
+        assert output.outputs[0].finish_reason == "length"
+        assert output.outputs[0].text == llm.tokenizer.decode(output.outputs[0].token_ids)
+    assert_idle(llm)
+
+
+def test_blocks_running_out_costs_time_but_no_tokens(llm, solo):
+    before = llm.engine.stats().preemptions
+    batch = prompts(np.random.default_rng(2), 4, longest=20)
+    outputs = llm.generate(list(batch), SamplingParams(max_tokens=30, **GREEDY))
+    assert [output.outputs[0].token_ids for output in outputs] == [
+        solo(prompt, 30) for prompt in batch
+    ]
+    assert llm.engine.stats().preemptions > before
+    assert_idle(llm)
+
+
+def test_a_prefix_hit_changes_nothing_but_the_work(llm, solo):
+    prompt = tuple(np.random.default_rng(3).integers(2, VOCAB, 27).tolist())
+    params = SamplingParams(max_tokens=6, logprobs=2, **GREEDY)
+    first, second = (llm.generate(list(prompt), params)[0] for _ in range(2))
+    assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 24)
+    assert second.outputs[0].token_ids == first.outputs[0].token_ids == solo(prompt, 6)
+    for one, other in zip(first.outputs[0].logprobs, second.outputs[0].logprobs, strict=True):
+        assert abs(one.logprob - other.logprob) < 1e-5
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_any_order_of_arrivals_and_aborts_gives_the_same_tokens(llm, solo, seed):
+    rng = np.random.default_rng(seed)
+    engine, outputs, arrivals = llm.engine, {}, []
+    for index, prompt in enumerate(prompts(rng, 6)):
+        params = SamplingParams(max_tokens=int(rng.integers(1, 14)), **GREEDY)
+        arrivals.append((int(rng.integers(0, 9)), Request(f"any-{seed}-{index}", prompt, params)))
+    aborts = {
+        int(rng.integers(0, 20)): arrivals[int(rng.integers(0, 6))][1].request_id for _ in range(2)
+    }
+    step = 0
+    while step < 20 or engine.has_work:
+        for at, request in arrivals:
+            if at == step:
+                outputs[request.request_id] = RequestOutput.of(request)
+                engine.add_request(request)
+        if step in aborts:
+            engine.abort(aborts[step])
+        for delta in engine.step():
+            outputs[delta.request_id].add(delta)
+        step += 1
+    for _, request in arrivals:
+        output = outputs[request.request_id]
+        found = output.outputs[0].token_ids
+        want = solo(request.prompt_token_ids, request.params.max_tokens)
+        assert found == (want if output.is_finished else want[: len(found)])
+        assert output.is_finished or request.request_id in aborts.values()
+    assert_idle(llm)
+
+
+def test_neighbours_with_any_option_do_not_change_a_greedy_answer_and_nothing_compiles(llm, solo):
+    """Also the promise of no compilation after ready, under a load that uses every option."""
+    rng = np.random.default_rng(5)
+    options = [
+        {"temperature": 1.3, "seed": 3},
+        {"temperature": 0.8, "top_k": 5, "top_p": 0.7, "min_p": 0.05},
+        {"presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.3},
+        {"logit_bias": {5: 8.0, 6: -100.0}, "min_tokens": 3, "stop_token_ids": (7,)},
+        {"logprobs": 5, "prompt_logprobs": 3},
+        {"n": 3, "seed": 11, "stop": ("ab", "c")},
+        {"temperature": 0, "stop": ("zz",), "include_stop_str_in_output": True},
+    ]
+    batch, params = [], []
+    for option, (prompt, quiet) in zip(
+        options, zip(prompts(rng, 7), prompts(rng, 7), strict=True), strict=True
+    ):
+        batch += [prompt, quiet]
+        params += [SamplingParams(max_tokens=7, **option), SamplingParams(max_tokens=7, **GREEDY)]
+    outputs = llm.generate(batch, params)
+    for prompt, output in list(zip(batch, outputs, strict=True))[1::2]:
+        assert output.outputs[0].token_ids == solo(prompt, 7)
+    assert llm.engine.stats().compiles_after_ready == 0
+    assert_idle(llm)
+
+
+def test_a_seed_replays_alone_and_in_company_and_choices_differ(llm):
+    """Oracle: the first run of the same request."""
+    prompt, params = [5, 6, 7], SamplingParams(max_tokens=8, seed=42, n=3, ignore_eos=True)
+    alone = llm.generate(prompt, params)[0]
+    among = llm.generate(
+        [[9, 9], prompt, [8] * 20],
+        [SamplingParams(max_tokens=9), params, SamplingParams(max_tokens=5)],
+    )[1]
+    texts = [output.token_ids for output in alone.outputs]
+    assert texts == [output.token_ids for output in among.outputs]
+    assert len({tuple(text) for text in texts}) == 3
+
+
+def test_prompt_and_token_logprobs_are_those_of_the_logits(llm):
+    """Oracle: numpy's log-softmax of LLM.logits."""
+    prompt = np.random.default_rng(6).integers(2, VOCAB, 21).tolist()
+    output = llm.generate(
+        prompt, SamplingParams(max_tokens=3, logprobs=4, prompt_logprobs=2, **GREEDY)
+    )[0]
+    tokens = prompt + output.outputs[0].token_ids
+    logits = llm.logits(tokens)
+    expected = (
+        logits
+        - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        - logits.max(-1, keepdims=True)
+    )
+    found = [*output.prompt_logprobs, *output.outputs[0].logprobs]
+    assert found[0] is None and len(found) == len(tokens)
+    for position, entry in enumerate(found[1:], 1):
+        row = expected[position - 1]
+        assert entry.token_id == tokens[position]
+        assert abs(entry.logprob - row[entry.token_id]) < 1e-4
+        assert entry.rank == 1 + (row > row[entry.token_id]).sum()
+        count = 2 if position < len(prompt) else 4
+        assert [token_id for token_id, _ in entry.top] == np.argsort(-row, kind="stable")[
+            :count
+        ].tolist()
+
+
+def test_stop_tokens_stop_strings_and_lengths_end_a_completion(llm, solo):
+    """Oracle: the greedy text itself, cut by hand."""
+    prompt = (30, 31, 32, 33)
+    tokens = solo(prompt, 12)
+    text = llm.tokenizer.decode(tokens)
+    at = next(i for i, token_id in enumerate(tokens) if i > 1 and token_id not in tokens[:i])
+    by_id = llm.generate(
+        list(prompt), SamplingParams(max_tokens=12, stop_token_ids=(tokens[at],), **GREEDY)
+    )[0].outputs[0]
+    assert (by_id.token_ids, by_id.finish_reason, by_id.stop_reason) == (
+        tokens[: at + 1],
+        "stop",
+        tokens[at],
+    )
+    assert by_id.text == llm.tokenizer.decode(tokens[:at])
+    stop = text[3:5]
+    by_text = llm.generate(list(prompt), SamplingParams(max_tokens=12, stop=stop, **GREEDY))[
+        0
+    ].outputs[0]
+    assert (by_text.text, by_text.stop_reason) == (text[: text.index(stop)], stop)
+    kept = llm.generate(
+        list(prompt),
+        SamplingParams(max_tokens=12, stop=stop, include_stop_str_in_output=True, **GREEDY),
+    )
+    assert kept[0].outputs[0].text == text[: text.index(stop) + 2]
+
+
+def test_min_tokens_and_bias_act_until_the_token_they_should(llm):
+    """Oracle: a bias that would end the completion at once."""
+    params = SamplingParams(temperature=0, max_tokens=9, min_tokens=4, logit_bias={EOS: 100.0})
+    output = llm.generate([40, 41], params)[0].outputs[0]
+    assert (len(output.token_ids), output.token_ids[-1], output.finish_reason) == (5, EOS, "stop")
+
+
+def test_the_context_length_ends_a_completion(llm):
+    """Oracle: max_model_len."""
+    output = llm.generate([3] * 70, SamplingParams(max_tokens=None, **GREEDY))[0].outputs[0]
+    assert (len(output.token_ids), output.finish_reason) == (10, "length")
+
+
+def test_requests_that_cannot_run_are_refused_by_name_and_the_others_go_on(llm):
+    """Oracle: the limits of the model."""
+    for prompt, params, name in (
+        ([], {}, "prompt"), ([3] * 80, {}, "prompt"), ([VOCAB], {}, "prompt"),
+        ([3], {"stop_token_ids": (VOCAB,)}, "stop_token_ids"),
+        ([3], {"logit_bias": {-1: 1.0}}, "logit_bias"),
+    ):  # fmt: skip
+        with pytest.raises(ParameterError) as caught:
+            llm.generate([prompt], SamplingParams(**params))
+        assert caught.value.parameter == name
+    assert llm.generate([3, 4], SamplingParams(max_tokens=1))[0].is_finished
+
+
+SMALL = {
+    "max_num_seqs": 2,
+    "block_size": 4,
+    "prefill_chunk_size": 9,
+    "max_model_len": 40,
+    "kv_cache_gb": 0.01,
+}
+
+
+@pytest.mark.parametrize(
+    "options", [{"prefill_chunk_size": 0}, {"block_size": 16, "disable_prefix_cache": True}]
+)
+def test_other_chunks_and_blocks_give_the_same_tokens(folder, llm, solo, options):
+    other = LLM(str(folder), **{**SMALL, **options})
+    batch = prompts(np.random.default_rng(8), 5)
+    outputs = other.generate(list(batch), SamplingParams(max_tokens=9, **GREEDY))
+    assert [output.outputs[0].token_ids for output in outputs] == [
+        solo(prompt, 9) for prompt in batch
+    ]
+    assert_idle(other)
+
+
+def test_a_model_split_over_two_devices_gives_the_same_tokens(tmp_path):
+    """Oracle: the same model on one of the process's eight CPU devices. Its head counts are made
+    even.
+    """
+    odd = golden("qwen3")
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    rows = {"q_proj": 4 * odd.config["head_dim"], "k_proj": 2 * odd.config["head_dim"]}
+    rows["v_proj"] = rows["k_proj"]
+    tensors = {}
+    for name, (shape, mean, deviation) in odd.tensors.items():
+        part = name.split(".")[-2]
+        shape = (rows[part], *shape[1:]) if part in rows else shape
+        shape = (shape[0], rows["q_proj"]) if part == "o_proj" else shape
+        tensors[name] = (shape, mean, deviation)
+    even = dataclasses.replace(odd, config={**odd.config, **sizes}, tensors=tensors)
+    folder = even.write(tmp_path / "even")
+    batch, params = prompts(np.random.default_rng(8), 5), SamplingParams(max_tokens=9, **GREEDY)
+    answers = []
+    for size in (1, 2):
+        llm = LLM(str(folder), **SMALL, tensor_parallel_size=size)
+        outputs = llm.generate(list(batch), params)
+        answers.append([output.outputs[0].token_ids for output in outputs])
+        assert llm.engine.model.mesh.shape["tensor"] == size
+    assert answers[0] == answers[1]
+
+
+def test_a_model_that_cannot_be_split_says_which_sizes_work(folder):
+    """Oracle: its 3 key heads and 52 MLP dimensions."""
+    with pytest.raises(
+        ConfigError, match=r"size 2 cannot split .* 3 key heads.*sizes that work: 1"
+    ):
+        LLM(str(folder), tensor_parallel_size=2)
+    with pytest.raises(
+        ConfigError, match=r"size 9 needs as many devices, but platform 'cpu' has 8"
+    ):
+        LLM(str(folder), tensor_parallel_size=9)

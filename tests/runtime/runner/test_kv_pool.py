@@ -1,0 +1,42 @@
+"""How many blocks a pool gets. Oracle: arithmetic by hand."""
+
+import pytest
+
+from runtime.config import ConfigError, EngineConfig
+from runtime.runner.kv_pool import CPU_AUTO_BYTES, GIB, PoolSize, pool_size
+
+BLOCK = 1 << 20  # bytes
+
+
+def size(free=8 * GIB, is_cpu=False, model_len=1000, **options):
+    return pool_size(EngineConfig(block_size=16, **options), model_len, BLOCK, free, is_cpu=is_cpu)
+
+
+def test_a_fraction_of_free_memory_is_used():
+    assert size(max_num_seqs=4096) == PoolSize(int(8 * GIB * 0.6) // BLOCK, 1000)
+    assert size(max_num_seqs=4096, kv_fraction=0.25).num_blocks == 2048
+
+
+def test_the_pool_is_no_larger_than_all_sequences_at_full_length_need():
+    assert size(max_num_seqs=3).num_blocks == 3 * 63
+
+
+def test_on_cpu_auto_stays_modest_but_holds_one_sequence():
+    assert size(is_cpu=True, max_num_seqs=4096).num_blocks == CPU_AUTO_BYTES // BLOCK
+    assert size(is_cpu=True, model_len=40_000, max_num_seqs=64).num_blocks == 2500
+    assert size(is_cpu=True, max_num_seqs=4096, kv_cache_gb=3).num_blocks == 3072
+
+
+def test_the_context_is_shortened_to_what_fits_unless_the_user_set_it():
+    assert size(kv_cache_gb=0.01, max_num_seqs=4) == PoolSize(10, 160)
+    with pytest.raises(
+        ConfigError, match=r"--max-model-len 900 needs 0.06 GiB .* at most --max-model-len 160"
+    ):
+        size(kv_cache_gb=0.01, max_model_len=900)
+
+
+def test_impossible_sizes_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"--kv-cache-gb 9 is not usable: 8\.00 GiB are free"):
+        size(kv_cache_gb=9)
+    with pytest.raises(ConfigError, match="no KV cache block fits"):
+        size(free=BLOCK)
