@@ -7,6 +7,7 @@ one kind so far.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,5 +46,5 @@ class CacheSpec:
     def abstract(self, num_blocks: int, mesh: jax.sharding.Mesh) -> PagedKV:
         """Shapes, dtypes and shardings of the cache with `num_blocks` blocks."""
         sharding = jax.sharding.NamedSharding(mesh, KV_SPEC)
-        part = jax.ShapeDtypeStruct(self.shape(num_blocks), self.dtype, sharding=sharding)
+        part: Any = jax.ShapeDtypeStruct(self.shape(num_blocks), self.dtype, sharding=sharding)
         return PagedKV(k=part, v=part)

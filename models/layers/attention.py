@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.axes import spec
+from models.axes import Axis, spec
 from models.cache import KV_SPEC
 from models.config import DecoderConfig
 from models.layers.linear import Linear
@@ -80,7 +80,7 @@ class Attention(nnx.Module):
         out = jnp.reshape(out, (out.shape[0], -1), out_sharding=spec("token", "heads"))
         return self.output(out, layer), cache
 
-    def _heads(self, x: jax.Array, axis: str) -> jax.Array:
+    def _heads(self, x: jax.Array, axis: Axis) -> jax.Array:
         shape = (x.shape[0], x.shape[1] // self.head_dim, self.head_dim)
         return jnp.reshape(x, shape, out_sharding=spec("token", axis, None))
 

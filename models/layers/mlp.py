@@ -16,11 +16,11 @@ ACTIVATIONS = {
 
 class GatedMLP(nnx.Module):
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
-        size = (config.mlp_dim, config.embed_dim)
+        inner, outer = config.mlp_dim, config.embed_dim
         options = {"has_bias": config.has_mlp_bias, "dtype": dtype}
-        self.gate = Linear(config.num_layers, size, ("mlp", "embed"), **options)
-        self.up = Linear(config.num_layers, size, ("mlp", "embed"), **options)
-        self.down = Linear(config.num_layers, size[::-1], ("embed", "mlp"), **options)
+        self.gate = Linear(config.num_layers, (inner, outer), ("mlp", "embed"), **options)
+        self.up = Linear(config.num_layers, (inner, outer), ("mlp", "embed"), **options)
+        self.down = Linear(config.num_layers, (outer, inner), ("embed", "mlp"), **options)
         self.activation = config.activation
 
     def __call__(self, x: jax.Array, layer: jax.Array) -> jax.Array:

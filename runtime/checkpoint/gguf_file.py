@@ -100,7 +100,7 @@ def _decode(data: np.ndarray, placed: GgufTensor) -> np.ndarray:
     # The package decodes 16 rows at a time; given as one row, many blocks are decoded at once: 5 to
     # 10 times faster.
     with np.errstate(invalid="ignore", over="ignore"):  # a corrupt scale may be infinite
-        for index in range(0, -(-values.size // run)):
+        for index in range(-(-values.size // run)):
             chunk = data[
                 index * _DECODE_BLOCKS * block_bytes : (index + 1) * _DECODE_BLOCKS * block_bytes
             ]

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from runtime.chat import ChatTemplate
 from runtime.config import EngineConfig
@@ -75,7 +75,7 @@ class AsyncEngine:
     def stats(self) -> EngineStats:
         return self._engine.stats()
 
-    async def generate(self, request: Request) -> AsyncIterator[RequestDelta]:
+    async def generate(self, request: Request) -> AsyncGenerator[RequestDelta, None]:
         """The request's deltas as they come, until it is finished.
 
         Raises ParameterError before the first for a request that cannot run, EngineDeadError when

@@ -48,9 +48,9 @@ def pool_size(
     capacity = num_blocks * config.block_size
     if config.max_model_len is not None and capacity < config.max_model_len:
         raise ConfigError(
-            f"--max-model-len {config.max_model_len} needs {longest * block_bytes / GIB:.2f} GiB of "
-            f"KV cache, but {budget / GIB:.2f} GiB are planned; raise --kv-cache-gb or --kv-fraction, "
-            f"or use at most --max-model-len {capacity}"
+            f"--max-model-len {config.max_model_len} needs {longest * block_bytes / GIB:.2f} GiB "
+            f"of KV cache, but {budget / GIB:.2f} GiB are planned; raise --kv-cache-gb or "
+            f"--kv-fraction, or use at most --max-model-len {capacity}"
         )
     if capacity < 2:
         raise ConfigError(

@@ -108,9 +108,9 @@ def test_tensor_types_that_cannot_be_read_are_refused_by_name_with_the_list(tmp_
 def test_an_empty_file_and_a_missing_one_are_named(tmp_path):
     """Oracle: none needed, the message."""
     (tmp_path / "empty.gguf").touch()
-    with pytest.raises(CheckpointError, match="empty.gguf: the file is empty; download it again"):
+    with pytest.raises(CheckpointError, match=r"empty\.gguf: the file is empty; download it again"):
         read_header(tmp_path / "empty.gguf")
-    with pytest.raises(CheckpointError, match="none.gguf: cannot be read"):
+    with pytest.raises(CheckpointError, match=r"none\.gguf: cannot be read"):
         read_header(tmp_path / "none.gguf")
 
 
@@ -164,8 +164,7 @@ def outcome(path: Path) -> str:
     try:
         checkpoint = GgufFile(path)
     except CheckpointError as error:
-        assert str(path) in str(error)
-        return "refused"
+        return "refused" if str(path) in str(error) else f"the file is not named: {error}"
     try:
         for name, info in checkpoint.tensors.items():
             assert checkpoint.read(name).shape == info.shape

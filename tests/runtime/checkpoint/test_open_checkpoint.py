@@ -181,5 +181,5 @@ def test_a_package_with_other_content_is_not_accepted(change, message, registry,
 def test_a_cache_that_cannot_be_written_is_named(registry, tmp_path):
     """Oracle: the path and the variable that moves it."""
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="file/models: .*set HALOGEN_CACHE"):
+    with pytest.raises(CheckpointError, match=r"file/models: .*set HALOGEN_CACHE"):
         default_model.fetch(None, tmp_path / "file" / "models")

@@ -83,7 +83,9 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path):
     """Oracle: the message names both."""
     folder = sharded(tmp_path / "model")
     write_safetensors(folder / "two.safetensors", {"a": TENSORS["a"], "b": TENSORS["b"]})
-    with pytest.raises(CheckpointError, match="two.safetensors: tensor 'a' is in one.safetensors"):
+    with pytest.raises(
+        CheckpointError, match=r"two\.safetensors: tensor 'a' is in one.safetensors"
+    ):
         SafetensorsFolder(folder)
 
 
@@ -161,7 +163,7 @@ def test_a_hostile_header_is_refused_without_allocating_what_it_claims(case, tmp
     folder = write_folder(tmp_path / "model", TENSORS)
     header_file(folder / "model.safetensors", header, **arguments)
     tracemalloc.start()
-    with pytest.raises(CheckpointError, match="model.safetensors: .*download it again"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: .*download it again"):
         SafetensorsFolder(folder)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -253,5 +255,5 @@ def test_a_sharded_folder_of_transformers_opens(tmp_path):
     copy = shutil.copytree(SHARED_LLAMA, tmp_path / "copy", copy_function=shutil.copyfile)
     copy.chmod(0o755)
     (copy / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="1 of 3 files .*model-00002-of-00003"):
+    with pytest.raises(CheckpointError, match=r"1 of 3 files .*model-00002-of-00003"):
         SafetensorsFolder(copy)
