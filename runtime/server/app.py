@@ -30,7 +30,9 @@ def build_app(engine: AsyncEngine, api_key: str | None = None) -> Starlette:
 
     async def health(_request: HttpRequest) -> Response:
         if not engine.is_ready:
-            raise ApiError(503, "the engine has stopped; restart the server", code="engine_dead")
+            raise ApiError(
+                503, "the engine has stopped and answers nothing more", code="engine_dead"
+            )
         return JsonResponse({"status": "ok"})
 
     async def show_version(_request: HttpRequest) -> Response:

@@ -81,7 +81,9 @@ def api_error(error: Exception) -> ApiError:
             )
         case EngineDeadError():
             logger.error("request refused: %s", error)
-            return ApiError(503, "the engine has stopped; restart the server", code="engine_dead")
+            return ApiError(
+                503, "the engine has stopped and answers nothing more", code="engine_dead"
+            )
         case HTTPException():
             return ApiError(error.status_code, error.detail, headers=dict(error.headers or {}))
         case _:

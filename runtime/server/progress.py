@@ -81,6 +81,9 @@ def ready_text(rows: Mapping[str, str], url: str, model_name: str, has_key: bool
     width = max(map(len, rows), default=0)
     table = "\n".join(f"  {name:<{width}}  {value}" for name, value in rows.items())
     key = ' -H "Authorization: Bearer $HALOGEN_API_KEY"' if has_key else ""
-    body = f'{{"model": "{model_name}", "messages": [{{"role": "user", "content": "Say hello."}}]}}'
+    body = (
+        f'{{"model": "{model_name}", "messages": [{{"role": "user", "content": "Say hello."}}], '
+        '"max_tokens": 64, "temperature": 0}'
+    )
     curl = f"curl {url}/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
     return f"{table}\n\nready: {url}\ntry:   {curl}"
