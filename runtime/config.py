@@ -19,6 +19,12 @@ class ConfigError(ValueError):
     """A knob has a value that cannot work. The message names the knob, the value and the remedy."""
 
 
+class ModelError(ValueError):
+    """A model that cannot be found, read or used. The message names the file, what is wrong with
+    it and the remedy.
+    """
+
+
 def _cache_folder() -> Path:
     """Where downloads and compiled programs are kept: $HALOGEN_CACHE, else $XDG_CACHE_HOME/halogen,
     else ~/.cache/halogen.

@@ -12,13 +12,15 @@ from typing import Literal
 
 import tokenizers
 
+from runtime.config import ModelError
+
 Spelling = Literal["byte-level", "sentencepiece"]
 
 SPACE_MARK = "▁"  # SentencePiece writes a space as U+2581
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-class TokenizerError(ValueError):
+class TokenizerError(ModelError):
     """A tokenizer that cannot be read or is of an unknown kind.
 
     The message names the file or field, its value and the remedy.

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from runtime.config import ModelError
 from runtime.tokenizer import Tokenizer
 
 
-class CheckpointError(ValueError):
+class CheckpointError(ModelError):
     """A model that cannot be found, read or used. The message names the file, the problem and the
     remedy.
     """

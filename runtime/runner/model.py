@@ -15,7 +15,7 @@ from models import family_of
 from models.config import DecoderConfig
 from models.decoder import DecoderProgram, Parameters
 from runtime.chat import ChatTemplate
-from runtime.checkpoint import Checkpoint, open_checkpoint
+from runtime.checkpoint import Checkpoint, CheckpointError, open_checkpoint
 from runtime.checkpoint.load import load_parameters
 from runtime.config import ConfigError, EngineConfig
 from runtime.platform import devices_of, make_mesh
@@ -49,14 +49,18 @@ class LoadedModel:
 
 
 def load_model(config: EngineConfig, report: Report) -> LoadedModel:
-    """Open config.model and load it. Raises CheckpointError or ConfigError; `report` gets the
-    stages "download" and "read".
+    """Open config.model and load it; `report` gets the stage "read", and lines about a download.
+
+    Raises CheckpointError, TokenizerError or ConfigError.
     """
     devices = devices_of(config)
     checkpoint = open_checkpoint(config.model, progress=lambda line: report(line, 0, 0))
     try:
-        family = family_of(checkpoint.config)
-        decoder = family.config_from_hf(checkpoint.config)
+        try:
+            family = family_of(checkpoint.config)
+            decoder = family.config_from_hf(checkpoint.config)
+        except ValueError as error:
+            raise CheckpointError(f"{checkpoint.path}: {error}") from error
         _check_split(decoder, config.tensor_parallel_size)
         if config.max_model_len is not None and config.max_model_len > decoder.max_positions:
             raise ConfigError(

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from runtime.config import ConfigError, EngineConfig, ServerConfig
+from runtime.config import ConfigError, EngineConfig, ModelError, ServerConfig
 from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.engine import Engine
 from runtime.server import request_log
@@ -54,7 +54,7 @@ def _load(config: EngineConfig, progress: StartupProgress) -> Engine:
     """
     try:
         return Engine(config, report=progress)
-    except ValueError as error:
+    except ModelError as error:
         raise ConfigError(str(error)) from error
 
 
