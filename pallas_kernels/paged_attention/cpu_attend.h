@@ -1,0 +1,486 @@
+// Attention of one block of query vectors over a run of context tiles, for one instruction set.
+//
+// Included after cpu_lanes.h, inside the same namespace; hence no include guard. A tile of keys is
+// transposed and a tile of values copied to float32 scratch once, whatever their type and wherever
+// their blocks lie; then scores and outputs are both one small matrix product. Every number of the
+// result is one chain of operations in a fixed order (over the head for a score, over the slots of
+// a tile for an output, over tiles in between), and slots that a query does not see add exactly
+// nothing, so a row's bits depend neither on the queries beside it nor on where work was cut.
+
+// Queries and vectors per register block: as many accumulators as the registers hold.
+constexpr int kMaxRows = HALOGEN_LANES == 4 ? 4 : 6;
+constexpr int kMaxVecs = HALOGEN_LANES == 16 ? 4 : 2;
+constexpr int kPanel = kMaxVecs * kLanes;  // keys side by side in transposed scratch
+constexpr int kGroupRows = 24;             // queries whose scores lie in the first-level cache
+
+// c [kRows, kVecs vectors] = a [kRows, depth] b [depth, kVecs vectors]
+template <int kRows, int kVecs>
+void MultiplyBlock(const float* __restrict a, int64_t a_stride, const float* __restrict b,
+                   int64_t b_stride, int64_t depth, float* __restrict c, int64_t c_stride) {
+  Vec sum[kRows][kVecs] = {};
+  for (int64_t i = 0; i < depth; ++i) {
+    Vec b_vec[kVecs];
+#pragma GCC unroll 8
+    for (int vec = 0; vec < kVecs; ++vec) b_vec[vec] = Load(b + vec * kLanes);
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+      const Vec a_vec = Splat(a[row * a_stride + i]);
+#pragma GCC unroll 8
+      for (int vec = 0; vec < kVecs; ++vec) {
+        sum[row][vec] = Fma(a_vec, b_vec[vec], sum[row][vec]);
+      }
+    }
+    b += b_stride;
+  }
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+    for (int vec = 0; vec < kVecs; ++vec) Store(c + row * c_stride + vec * kLanes, sum[row][vec]);
+  }
+}
+
+using BlockProduct = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*,
+                              int64_t);
+
+template <int kRows>
+BlockProduct ProductOfRows(int num_vecs) {
+  if constexpr (kMaxVecs == 4) {
+    if (num_vecs == 4) return MultiplyBlock<kRows, 4>;
+    if (num_vecs == 3) return MultiplyBlock<kRows, 3>;
+  }
+  return num_vecs == 2 ? MultiplyBlock<kRows, 2> : MultiplyBlock<kRows, 1>;
+}
+
+static BlockProduct Product(int num_rows, int num_vecs) {
+  if constexpr (kMaxRows == 6) {
+    if (num_rows == 6) return ProductOfRows<6>(num_vecs);
+    if (num_rows == 5) return ProductOfRows<5>(num_vecs);
+  }
+  switch (num_rows) {
+    case 4:
+      return ProductOfRows<4>(num_vecs);
+    case 3:
+      return ProductOfRows<3>(num_vecs);
+    case 2:
+      return ProductOfRows<2>(num_vecs);
+    default:
+      return ProductOfRows<1>(num_vecs);
+  }
+}
+
+static int64_t PaddedHead(const Step& step) { return (step.head_dim + kLanes - 1) / kLanes * kLanes; }
+
+// Scratch of one thread, carved from one allocation.
+struct Scratch {
+  Scratch(const Step& step, int64_t num_rows) {
+    const int64_t padded_head = PaddedHead(step);
+    const int64_t sizes[] = {num_rows * step.head_dim, kTileSlots * step.head_dim,
+                             kTileSlots * padded_head, kGroupRows * kTileSlots,
+                             num_rows * padded_head,   num_rows,
+                             num_rows};
+    float** const parts[] = {&query,          &keys,       &values,      &scores,
+                             &softmax.output, &softmax.top, &softmax.total};
+    int64_t size = 0;
+    for (int64_t part : sizes) size += Rounded(part);
+    static thread_local std::vector<float> memory;
+    if (memory.size() < size_t(size + 16)) memory.resize(size + 16);
+    float* next = memory.data() + (-(reinterpret_cast<uintptr_t>(memory.data()) / 4) & 15);
+    for (int i = 0; i < 7; ++i) {
+      *parts[i] = next;
+      next += Rounded(sizes[i]);
+    }
+  }
+
+  static int64_t Rounded(int64_t size) { return (size + 15) / 16 * 16; }
+
+  float *query, *keys, *values, *scores;
+  Softmax softmax;
+};
+
+template <typename From, typename To>
+void ConvertAll(const char* from, char* to, int64_t count) {
+  const auto* source = reinterpret_cast<const typename From::Element*>(from);
+  auto* target = reinterpret_cast<typename To::Element*>(to);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    PutPart<To>(target + i, GetPart<From>(source + i, count - i), count - i);
+  }
+}
+
+template <typename From>
+void ConvertTo(const char* from, Type to_type, char* to, int64_t count) {
+  switch (to_type) {
+    case Type::kFloat32:
+      return ConvertAll<From, Float32>(from, to, count);
+    case Type::kBFloat16:
+      return ConvertAll<From, BFloat16>(from, to, count);
+    case Type::kFloat16:
+      return ConvertAll<From, Float16>(from, to, count);
+  }
+}
+
+static void Convert(Type from_type, const char* from, Type to_type, char* to, int64_t count) {
+  if (from_type == to_type) {
+    memcpy(to, from, count * BytesOf(to_type));
+    return;
+  }
+  switch (from_type) {
+    case Type::kFloat32:
+      return ConvertTo<Float32>(from, to_type, to, count);
+    case Type::kBFloat16:
+      return ConvertTo<BFloat16>(from, to_type, to, count);
+    case Type::kFloat16:
+      return ConvertTo<Float16>(from, to_type, to, count);
+  }
+}
+
+// Keys and values of tokens [first, end) into the cache.
+static void WriteTokens(const Step& step, int64_t first, int64_t end) {
+  const int64_t size = step.num_kv_heads * step.head_dim;
+  const int64_t num_slots = step.num_blocks * step.block_size;
+  for (int64_t token = first; token < end; ++token) {
+    const int64_t slot = step.slot_mapping[token];
+    if (slot < 0 || slot >= num_slots) continue;
+    const int64_t to = (step.layer * num_slots + slot) * size * BytesOf(step.cache_type);
+    const int64_t from = token * size * BytesOf(step.token_type);
+    Convert(step.token_type, step.k + from, step.cache_type, step.keys + to, size);
+    Convert(step.token_type, step.v + from, step.cache_type, step.values + to, size);
+  }
+}
+
+// Query vectors [key head, token, group] of the block, scaled so that scores are in units of log 2
+// (or, under a softcap, in units of the cap).
+static void PackQueries(const Step& step, const Block& block, float* query) {
+  const int64_t group = step.group(), head_dim = step.head_dim;
+  const double log2_e = 1.4426950408889634;
+  const Vec factor = Splat(float(step.softcap > 0 ? step.scale / double(step.softcap)
+                                                   : step.scale * log2_e));
+  for (int64_t head = 0; head < block.num_kv_heads; ++head) {
+    for (int64_t token = 0; token < block.num_tokens; ++token) {
+      const int64_t at = ((block.first_token + token) * step.num_heads +
+                          (block.first_kv_head + head) * group) * head_dim;
+      const int64_t size = group * head_dim;
+      Convert(step.token_type, step.q + at * BytesOf(step.token_type), Type::kFloat32,
+              reinterpret_cast<char*>(query), size);
+      for (int64_t i = 0; i < size; i += kLanes) {
+        const Vec scaled = GetPart<Float32>(query + i, size - i) * factor;
+        PutPart<Float32>(query + i, scaled, size - i);
+      }
+      query += size;
+    }
+  }
+}
+
+// Slots [first, end) of a tile: where each lies in the cache, in elements.
+static void FindSlots(const Step& step, int64_t row, int64_t tile, int64_t first, int64_t end,
+                      int64_t* offsets) {
+  const int64_t slot_size = step.num_kv_heads * step.head_dim;
+  for (int64_t slot = first; slot < end;) {
+    const int64_t position = tile * kTileSlots + slot;
+    int64_t block = step.block_table[row * step.table_width + position / step.block_size];
+    block = std::min(std::max<int64_t>(block, 0), step.num_blocks - 1);
+    int64_t offset = position % step.block_size;
+    const int64_t base = (step.layer * step.num_blocks + block) * step.block_size;
+    for (; slot < end && offset < step.block_size; ++slot, ++offset) {
+      offsets[slot] = (base + offset) * slot_size;
+    }
+  }
+}
+
+// Transposes keys [first, end) of a tile into panels [head_dim, kPanel]; the other keys of a vector
+// that holds one of them become 0.
+template <typename T>
+void PackKeys(const Step& step, const int64_t* offsets, int64_t head, int64_t first, int64_t end,
+              float* packed) {
+  const auto* cache = reinterpret_cast<const typename T::Element*>(step.keys) +
+                      head * step.head_dim;
+  for (int64_t slot = first / kLanes * kLanes; slot < end; slot += kLanes) {
+    float* panel = packed + slot / kPanel * kPanel * step.head_dim + slot % kPanel;
+    for (int64_t dim = 0; dim < step.head_dim; dim += kLanes) {
+      const int64_t num_dims = std::min<int64_t>(kLanes, step.head_dim - dim);
+      Vec rows[kLanes];
+      if (slot >= first && slot + kLanes <= end && num_dims == kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) rows[i] = T::Get(cache + offsets[slot + i] + dim);
+      } else {
+        for (int i = 0; i < kLanes; ++i) {
+          const bool is_used = slot + i >= first && slot + i < end;
+          rows[i] = is_used ? GetPart<T>(cache + offsets[slot + i] + dim, num_dims) : Vec{};
+        }
+      }
+      Transpose(rows);
+      if (num_dims == kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) Store(panel + (dim + i) * kPanel, rows[i]);
+      } else {
+        for (int i = 0; i < num_dims; ++i) Store(panel + (dim + i) * kPanel, rows[i]);
+      }
+    }
+  }
+}
+
+// Values [first, end) of a tile as rows of padded_head floats.
+template <typename T>
+void PackValues(const Step& step, const int64_t* offsets, int64_t head, int64_t first, int64_t end,
+                float* packed) {
+  const auto* cache = reinterpret_cast<const typename T::Element*>(step.values) +
+                      head * step.head_dim;
+  const int64_t padded_head = PaddedHead(step);
+  for (int64_t slot = first; slot < end; ++slot) {
+    for (int64_t dim = 0; dim < step.head_dim; dim += kLanes) {
+      Store(packed + slot * padded_head + dim,
+            GetPart<T>(cache + offsets[slot] + dim, step.head_dim - dim));
+    }
+  }
+}
+
+template <typename T>
+void PackTile(const Step& step, const int64_t* offsets, int64_t head, int64_t first, int64_t end,
+              const Scratch& scratch) {
+  PackKeys<T>(step, offsets, head, first, end, scratch.keys);
+  PackValues<T>(step, offsets, head, first, end, scratch.values);
+}
+
+// Softmax within a tile of `num_rows` queries, at most kGroupRows: scores become weights in place;
+// top and total per row. Row i sees slots [first[i], end[i]); vectors [from, to) hold scores.
+static void Weigh(const Step& step, int num_rows, const int* first, const int* end, int from,
+                  int to, float* scores, float* top, float* total) {
+  constexpr float kLog2E = 1.44269504f;
+  IntVec lane;
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+  for (int row = 0; row < num_rows; ++row, scores += kTileSlots) {
+    const bool is_partial = first[row] > from || end[row] < to;
+    const IntVec lowest = lane * 0 + first[row], limit = lane * 0 + end[row];
+    Vec largest = Splat(kMasked);
+    if (step.softcap > 0 || is_partial) {
+      for (int slot = from; slot < to; slot += kLanes) {
+        Vec score = Load(scores + slot);
+        if (step.softcap > 0) score = Tanh(score) * (step.softcap * kLog2E);
+        const IntVec index = lane + slot;
+        const IntVec is_seen = (index >= lowest) & (index < limit);
+        score = is_seen ? score : Splat(kMasked);
+        Store(scores + slot, score);
+        largest = Max(largest, score);
+      }
+    } else {
+      for (int slot = from; slot < to; slot += kLanes) largest = Max(largest, Load(scores + slot));
+    }
+    top[row] = LargestLane(largest);
+    // A row that sees nothing here: any top makes its weights 0, except kMasked itself.
+    const Vec shift = Splat(top[row] == kMasked ? 0.0f : top[row]);
+    Vec sum = {};
+    for (int slot = from; slot < to; slot += kLanes) {
+      const Vec weight = Exp2(Load(scores + slot) - shift);
+      Store(scores + slot, weight);
+      sum += weight;
+    }
+    total[row] = SumOfLanes(sum);
+  }
+}
+
+// Folds a tile's tops and totals into the running ones of `num_rows` queries; keep and add are the
+// factors for the running and the tile's outputs.
+static void FoldTotals(int64_t num_rows, const float* tile_top, const float* tile_total,
+                       float* top, float* total, float* keep, float* add) {
+  for (int64_t row = 0; row < num_rows; row += kLanes) {
+    const int64_t count = num_rows - row;
+    const Vec old_top = GetPart<Float32>(top + row, count);
+    const Vec new_top = GetPart<Float32>(tile_top + row, count);
+    const Vec both = Max(old_top, new_top);
+    const Vec kept = Exp2(old_top - both), added = Exp2(new_top - both);
+    const Vec sum = Fma(GetPart<Float32>(total + row, count), kept,
+                        GetPart<Float32>(tile_total + row, count) * added);
+    PutPart<Float32>(top + row, both, count);
+    PutPart<Float32>(total + row, sum, count);
+    PutPart<Float32>(keep + row, kept, count);
+    PutPart<Float32>(add + row, added, count);
+  }
+}
+
+HALOGEN_INLINE void FoldOutput(float* output, const float* tile_output, int64_t size, float keep,
+                               float add) {
+  const Vec kept = Splat(keep), added = Splat(add);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    Store(output + i, Fma(Load(output + i), kept, Load(tile_output + i) * added));
+  }
+}
+
+// Adds a packed tile to the softmax of query vectors [first_row, first_row + num_rows) of one key
+// head; at most kGroupRows. `position` is the first query token's, `tile_start` the tile's slot 0.
+static void AttendTile(const Step& step, const float* query, int64_t position, int64_t tile_start,
+                       int64_t first_row, int num_rows, const Scratch& scratch,
+                       const Softmax& softmax) {
+  const int64_t group = step.group(), head_dim = step.head_dim, padded_head = PaddedHead(step);
+  int first[kGroupRows], end[kGroupRows];
+  int from = kTileSlots, to = 0;
+  for (int row = 0; row < num_rows; ++row) {
+    const int64_t own = position + (first_row + row) / group;
+    first[row] = int(std::max<int64_t>(step.FirstSlot(own) - tile_start, 0));
+    end[row] = int(std::min<int64_t>(own + 1 - tile_start, kTileSlots));
+    if (first[row] >= end[row]) first[row] = end[row] = 0;
+    else from = std::min(from, first[row]), to = std::max(to, end[row]);
+  }
+  if (from >= to) return;
+  from = from / kLanes * kLanes;
+  to = (to + kLanes - 1) / kLanes * kLanes;
+
+  const int num_blocks = (num_rows + kMaxRows - 1) / kMaxRows;
+  const int block_rows = (num_rows + num_blocks - 1) / num_blocks;
+  for (int slot = from; slot < to;) {
+    const int panel_end = std::min(slot / kPanel * kPanel + kPanel, to);
+    const float* panel = scratch.keys + slot / kPanel * kPanel * head_dim + slot % kPanel;
+    for (int row = 0; row < num_rows; row += block_rows) {
+      Product(std::min(block_rows, num_rows - row), (panel_end - slot) / kLanes)(
+          query + (first_row + row) * head_dim, head_dim, panel, kPanel, head_dim,
+          scratch.scores + row * kTileSlots + slot, kTileSlots);
+    }
+    slot = panel_end;
+  }
+
+  float top[kGroupRows], total[kGroupRows], keep[kGroupRows], add[kGroupRows];
+  Weigh(step, num_rows, first, end, from, to, scratch.scores, top, total);
+  FoldTotals(num_rows, top, total, softmax.top + first_row, softmax.total + first_row, keep, add);
+
+  for (int row = 0; row < num_rows; row += block_rows) {
+    const int count = std::min(block_rows, num_rows - row);
+    int seen = kTileSlots, seen_end = 0;
+    for (int i = row; i < row + count; ++i) {
+      if (first[i] < end[i]) seen = std::min(seen, first[i]), seen_end = std::max(seen_end, end[i]);
+    }
+    if (seen >= seen_end) continue;
+    for (int64_t dim = 0; dim < padded_head; dim += kMaxVecs * kLanes) {
+      const int num_vecs = int(std::min<int64_t>(kMaxVecs, (padded_head - dim) / kLanes));
+      float product[kMaxRows * kMaxVecs * kLanes];
+      Product(count, num_vecs)(scratch.scores + row * kTileSlots + seen, kTileSlots,
+                               scratch.values + seen * padded_head + dim, padded_head,
+                               seen_end - seen, product, kMaxVecs * kLanes);
+      for (int i = 0; i < count; ++i) {
+        FoldOutput(softmax.output + (first_row + row + i) * padded_head + dim,
+                   product + i * kMaxVecs * kLanes, num_vecs * kLanes, keep[row + i],
+                   add[row + i]);
+      }
+    }
+  }
+}
+
+static void Begin(const Step& step, int64_t num_rows, const Softmax& softmax) {
+  std::fill_n(softmax.top, num_rows, kMasked);
+  std::fill_n(softmax.total, num_rows, 0.0f);
+  std::fill_n(softmax.output, num_rows * PaddedHead(step), 0.0f);
+}
+
+// As Begin, with the sinks as a first score of value 0.
+static void BeginWithSinks(const Step& step, const Block& block, const Softmax& softmax) {
+  Begin(step, block.num_rows, softmax);
+  if (step.sinks == nullptr) return;
+  const int64_t group = step.group();
+  for (int64_t row = 0; row < block.num_rows; ++row) {
+    const int64_t kv_head = block.first_kv_head + row / (block.num_tokens * group);
+    softmax.top[row] = step.sinks[kv_head * group + row % group] * 1.44269504f;
+    softmax.total[row] = 1.0f;
+  }
+}
+
+static void Finish(const Step& step, const Block& block, const Softmax& softmax) {
+  const int64_t group = step.group(), head_dim = step.head_dim, padded_head = PaddedHead(step);
+  const int64_t head_rows = block.num_tokens * group;
+  for (int64_t row = 0; row < block.num_rows; ++row) {
+    const int64_t token = block.first_token + row % head_rows / group;
+    const int64_t head = (block.first_kv_head + row / head_rows) * group + row % group;
+    const Vec total = Splat(softmax.total[row] == 0 ? 1.0f : softmax.total[row]);
+    float* output = softmax.output + row * padded_head;
+    for (int64_t i = 0; i < padded_head; i += kLanes) Store(output + i, Load(output + i) / total);
+    Convert(Type::kFloat32, reinterpret_cast<const char*>(output), step.token_type,
+            step.out + (token * step.num_heads + head) * head_dim * BytesOf(step.token_type),
+            head_dim);
+  }
+}
+
+// Adds tile `tile` to the softmax of all query vectors of the block.
+static void AddTile(const Step& step, const Block& block, int64_t tile, const Scratch& scratch,
+                    const Softmax& softmax) {
+  const int64_t group = step.group(), padded_head = PaddedHead(step);
+  const int64_t position = step.Position(block.row, block.first_token);
+  const int64_t start = tile * kTileSlots;
+  const int64_t first = std::max<int64_t>(step.FirstSlot(position) - start, 0);
+  const int64_t end = std::min<int64_t>(position + block.num_tokens - start, kTileSlots);
+  int64_t offsets[kTileSlots];
+  FindSlots(step, block.row, tile, first, end, offsets);
+  const int64_t head_rows = block.num_tokens * group;
+  for (int64_t head = 0; head < block.num_kv_heads; ++head) {
+    const int64_t kv_head = block.first_kv_head + head;
+    switch (step.cache_type) {
+      case Type::kFloat32:
+        PackTile<Float32>(step, offsets, kv_head, first, end, scratch);
+        break;
+      case Type::kBFloat16:
+        PackTile<BFloat16>(step, offsets, kv_head, first, end, scratch);
+        break;
+      case Type::kFloat16:
+        PackTile<Float16>(step, offsets, kv_head, first, end, scratch);
+        break;
+    }
+    const int64_t base = head * head_rows;
+    const Softmax own{softmax.top + base, softmax.total + base,
+                      softmax.output + base * padded_head};
+    for (int64_t row = 0; row < head_rows; row += kGroupRows) {
+      AttendTile(step, scratch.query + base * step.head_dim, position, start, row,
+                 int(std::min<int64_t>(kGroupRows, head_rows - row)), scratch, own);
+    }
+  }
+}
+
+// A whole block: writes its part of the output.
+static void AttendBlock(const Step& step, const Block& block) {
+  const Scratch scratch(step, block.num_rows);
+  PackQueries(step, block, scratch.query);
+  BeginWithSinks(step, block, scratch.softmax);
+  for (int64_t tile = block.first_tile; tile < block.end_tile; ++tile) {
+    AddTile(step, block, tile, scratch, scratch.softmax);
+  }
+  Finish(step, block, scratch.softmax);
+}
+
+// Where tile `index` of a divided block keeps its softmax.
+static Softmax TilePart(const Step& step, const Block& block, int64_t index, float* parts) {
+  float* part = parts + index * block.num_rows * (PaddedHead(step) + 2);
+  return {part, part + block.num_rows, part + 2 * block.num_rows};
+}
+
+// Tiles [first, end) of a divided block, each into its own part.
+static void AttendTiles(const Step& step, const Block& block, int64_t first, int64_t end,
+                        float* parts) {
+  const Scratch scratch(step, block.num_rows);
+  PackQueries(step, block, scratch.query);
+  for (int64_t tile = first; tile < end; ++tile) {
+    const Softmax part = TilePart(step, block, tile - block.first_tile, parts);
+    Begin(step, block.num_rows, part);
+    AddTile(step, block, tile, scratch, part);
+  }
+}
+
+// Folds the parts of a divided block, in the order of the tiles, and writes the output.
+static void FoldTiles(const Step& step, const Block& block, float* parts) {
+  const Scratch scratch(step, block.num_rows);
+  const int64_t padded_head = PaddedHead(step);
+  const Softmax& softmax = scratch.softmax;
+  BeginWithSinks(step, block, softmax);
+  for (int64_t index = 0; index < block.end_tile - block.first_tile; ++index) {
+    const Softmax part = TilePart(step, block, index, parts);
+    for (int64_t row = 0; row < block.num_rows; row += kGroupRows) {
+      const int64_t count = std::min<int64_t>(kGroupRows, block.num_rows - row);
+      float keep[kGroupRows], add[kGroupRows];
+      FoldTotals(count, part.top + row, part.total + row, softmax.top + row, softmax.total + row,
+                 keep, add);
+      for (int64_t i = 0; i < count; ++i) {
+        FoldOutput(softmax.output + (row + i) * padded_head,
+                   part.output + (row + i) * padded_head, padded_head, keep[i], add[i]);
+      }
+    }
+  }
+  Finish(step, block, softmax);
+}
+
+constexpr Variant kVariant = {HALOGEN_ISA,  kLanes,      WriteTokens, AttendBlock,
+                              AttendTiles, FoldTiles};
+
+#undef HALOGEN_INLINE
