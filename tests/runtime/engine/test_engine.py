@@ -289,6 +289,23 @@ def test_a_model_split_over_two_devices_gives_the_same_tokens(tmp_path):
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        ({"dtype": "bfloat16"}, 0.4),  # worst seen 0.20
+        ({"dtype": "float16"}, 0.04),  # worst seen 0.020
+        ({"kvcache_dtype": "bfloat16"}, 0.08),  # worst seen 0.037
+    ],
+)
+def test_shorter_numbers_stay_near_float32(folder, llm, options, tolerance):
+    """Oracle: the float32 engine's logits, whose standard deviation is 2.2."""
+    short = LLM(str(folder), **{**SMALL, "max_num_seqs": 1, **options})
+    prompt = np.random.default_rng(9).integers(2, VOCAB, 30).tolist()
+    assert np.abs(short.logits(prompt) - llm.logits(prompt)).max() < tolerance
+    output = short.generate(prompt, SamplingParams(max_tokens=4, logprobs=1, **GREEDY))[0]
+    assert len(output.outputs[0].token_ids) == 4
+
+
 def test_a_model_that_cannot_be_split_says_which_sizes_work(folder):
     """Oracle: its 3 key heads and 52 MLP dimensions."""
     with pytest.raises(
