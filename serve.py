@@ -21,6 +21,7 @@ _HELP = {
     "device": "where to compute: auto, cpu, cuda, tpu or gcu",
     "dtype": "of weights: auto (the checkpoint's; float32 on CPU), float32, bfloat16 or float16",
     "kvcache_dtype": "of the KV cache: auto (as --dtype), float32, bfloat16 or float16",
+    "dequantize": "turn quantised weights into --dtype when they are loaded",
     "kv_fraction": "fraction of the memory left after loading that the KV cache gets",
     "kv_cache_gb": "size of the KV cache in GiB, instead of --kv-fraction",
     "max_num_seqs": "sequences that run at once",

@@ -23,12 +23,11 @@ from models.layers.mlp import GatedMLP
 from models.layers.norm import RMSNorm
 from models.layers.parameter import parameter
 from models.layers.rotary import rotary_angles
-from models.weight import einsum
+from models.weight import QTensor, einsum, take
 from pallas_kernels.paged_attention import PagedKV
 
-Parameters = dict[
-    str, jax.Array
-]  # dotted name -> array (or QTensor), stacked over layers under "layers."
+# Dotted name -> values, stacked over layers under "layers."
+Parameters = dict[str, jax.Array | QTensor]
 
 
 class Block(nnx.Module):
@@ -97,7 +96,7 @@ class Decoder(nnx.Module):
         values.
         """
         config = self.config
-        x = self.embed.weight[...][inputs.token_ids].astype(self.dtype)
+        x = take(self.embed.weight.get_value(), inputs.token_ids, self.dtype)
         if config.embed_scale != 1.0:
             x = x * jnp.asarray(
                 config.embed_scale, self.dtype
@@ -123,7 +122,7 @@ class Decoder(nnx.Module):
         logits = einsum(
             "RD,VD->RV",
             hidden,
-            table.weight[...],
+            table.weight.get_value(),
             out_sharding=spec("row", "vocab"),
             dtype=jnp.float32,
         )

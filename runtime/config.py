@@ -67,6 +67,7 @@ class EngineConfig:
     device: Device = "auto"
     dtype: DType = "auto"  # of weights and activations; auto = the checkpoint's, float32 on CPU
     kvcache_dtype: DType = "auto"  # auto = dtype
+    dequantize: bool = False  # quantised weights become dtype at load instead of staying packed
     kv_fraction: float = 0.6  # of the device memory left after the weights
     kv_cache_gb: float | None = None  # GiB for the KV cache; overrides kv_fraction
     max_num_seqs: int = 16  # sequences that run at once

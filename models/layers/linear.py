@@ -28,5 +28,5 @@ class Linear(nnx.Module):
         self.out_spec = spec("token", axes[0])
 
     def __call__(self, x: jax.Array, layer: jax.Array) -> jax.Array:
-        y = einsum("TI,OI->TO", x, self.weight[...], layer, out_sharding=self.out_spec)
+        y = einsum("TI,OI->TO", x, self.weight.get_value(), layer, out_sharding=self.out_spec)
         return y if self.bias is None else y + at_layer(self.bias[...], layer)

@@ -32,6 +32,7 @@ class TensorInfo:
     dtype: str  # name of the storage type: F32, BF16, Q4_K ...
     nbytes: int  # on disk
     is_weight: bool = True  # read() can give it as floating point
+    is_packed: bool = False  # stored as quantised blocks along the last dimension
 
 
 class Checkpoint(Protocol):
@@ -50,6 +51,13 @@ class Checkpoint(Protocol):
         Stored float types come as stored (bfloat16 as ml_dtypes.bfloat16), block-quantised types as
         float32. Raises KeyError for an unknown name and CheckpointError when the file can no longer
         be read.
+        """
+        ...
+
+    def read_bytes(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Rows [start, stop) of a matrix as they are stored, uint8 [rows, bytes of a row].
+
+        Raises as read() does.
         """
         ...
 

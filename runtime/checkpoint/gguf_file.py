@@ -4,7 +4,7 @@ Rows are decoded as they are read, so that a caller who asks for a few rows at a
 memory. The header has been checked by gguf_header, so every read lies inside the file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gguf
@@ -51,15 +51,28 @@ class GgufFile:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         stored = self._stored[name]
-        if stored.interleaved_heads:
-            rows = _half_split_order(self._placed[stored.name].shape[0], stored.interleaved_heads)[
-                start:stop
-            ]
-            first = int(rows.min(initial=0))  # the wanted rows lie within the heads they belong to
-            values = self._rows(stored.name, first, int(rows.max(initial=first)) + 1)[rows - first]
-        else:
-            values = self._rows(stored.name, start, stop)
+        values = self._ordered(stored, start, stop, self._rows)
         return values - values.dtype.type(stored.subtract) if stored.subtract else values
+
+    def read_bytes(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
+        stored = self._stored[name]
+        assert not stored.subtract, f"{name} is changed on reading, its bytes mean something else"
+        return self._ordered(stored, start, stop, self._row_bytes)
+
+    def _ordered(
+        self,
+        stored: StoredTensor,
+        start: int,
+        stop: int | None,
+        read: Callable[[str, int, int | None], np.ndarray],
+    ) -> np.ndarray:
+        """Rows in Hugging Face's order, by a reader of rows in the file's order."""
+        if not stored.interleaved_heads:
+            return read(stored.name, start, stop)
+        num_rows = self._placed[stored.name].shape[0]
+        rows = _half_split_order(num_rows, stored.interleaved_heads)[start:stop]
+        first = int(rows.min(initial=0))  # the wanted rows lie within the heads they belong to
+        return read(stored.name, first, int(rows.max(initial=first)) + 1)[rows - first]
 
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.from_gguf(self._metadata)
@@ -69,15 +82,23 @@ class GgufFile:
 
     def _info(self, stored: StoredTensor) -> TensorInfo:
         placed = self._placed[stored.name]
-        return TensorInfo(placed.shape, placed.type.name, placed.nbytes)
+        is_packed = placed.type.name not in _FLOATS
+        return TensorInfo(placed.shape, placed.type.name, placed.nbytes, is_packed=is_packed)
 
     def _rows(self, name: str, start: int, stop: int | None) -> np.ndarray:
         """Decoded rows in the order of the file."""
         placed = self._placed[name]
+        return _decode(self._row_bytes(name, start, stop).ravel(), placed).reshape(
+            -1, *placed.shape[1:]
+        )
+
+    def _row_bytes(self, name: str, start: int, stop: int | None) -> np.ndarray:
+        """Stored rows in the order of the file, uint8 [rows, bytes of a row]."""
+        placed = self._placed[name]
         start, stop, _ = slice(start, stop).indices(placed.shape[0])
         row_bytes = placed.nbytes // placed.shape[0]
         data = self._file.read(placed.offset + start * row_bytes, max(stop - start, 0) * row_bytes)
-        return _decode(data, placed).reshape(-1, *placed.shape[1:])
+        return data.reshape(-1, row_bytes)
 
 
 def _half_split_order(num_rows: int, num_heads: int) -> np.ndarray:

@@ -1,9 +1,10 @@
 """A checkpoint's tensors -> a model's parameters: checked as a whole, then read piece by piece.
 
 Each parameter gets one buffer in its final type; pieces of tensors are read, decoded and cast into
-it by a few threads, and the buffer becomes the array. Beside the parameters themselves only the
-pieces in flight, and on a device other than this host one buffer, are in memory. It does not know
-model families or file formats.
+it by a few threads, and the buffer becomes the array. Quantised matrices may stay packed: their
+pieces are moved into a QTensor's buffer and never decoded. Beside the parameters themselves only
+the pieces in flight, and on a device other than this host one buffer, are in memory. It does not
+know model families or file formats.
 """
 
 import os
@@ -17,7 +18,8 @@ import jax
 import numpy as np
 
 from models.naming import Source, WeightMap, match, source
-from runtime.checkpoint.contract import Checkpoint, CheckpointError
+from pallas_kernels.quant_matmul import QTensor, pack
+from runtime.checkpoint.contract import Checkpoint, CheckpointError, TensorInfo
 
 PIECE_ELEMENTS = 1 << 20  # decoded and cast at a time: 4 MB as float32
 MAX_THREADS = 4
@@ -29,12 +31,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows [start, stop) of a tensor, and the part of a parameter's buffer that they fill."""
+    """Rows [start, stop) of the tensor that fills a layer of a parameter's buffer."""
 
     tensor: str
+    layer: int
     start: int
     stop: int | None
-    target: np.ndarray
     nbytes: int  # on disk, about
 
 
@@ -43,11 +45,14 @@ def load_parameters(
     weights: WeightMap,
     abstract: Mapping[str, jax.ShapeDtypeStruct],
     *,
+    keeps_packed: bool = False,
     progress: Progress | None = None,
-) -> dict[str, jax.Array]:
+) -> dict[str, jax.Array | QTensor]:
     """Every parameter of `abstract`, in its shape, dtype and sharding (None = the default device).
 
     abstract: parameter name -> shape (stacks [L, ...]), dtype, sharding on a real mesh.
+    keeps_packed: a matrix that is stored quantised becomes a QTensor, which is not split over
+    devices.
     progress is called from several threads, one at a time, with (bytes done, bytes in all).
     Raises one CheckpointError that lists everything wrong before any tensor data is read: missing
     tensors, shapes and types that do not fit, tensors that nothing uses.
@@ -55,27 +60,27 @@ def load_parameters(
     names = _matched(checkpoint, weights, abstract)
     total = sum(checkpoint.tensors[name].nbytes for group in names.values() for name in group)
     advance = _counter(progress, total)
-    parameters: dict[str, jax.Array] = {}
+    parameters: dict[str, jax.Array | QTensor] = {}
     # The largest first: where a device copy of a buffer exists for a moment, least is loaded then.
     order = sorted(names, key=lambda name: -prod(abstract[name].shape))
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as threads:
         for parameter in order:
             want, origin = abstract[parameter], source(weights, parameter)
-            buffer = _aligned(want.shape, np.dtype(want.dtype))
+            infos = [checkpoint.tensors[name] for name in names[parameter]]
+            buffer: _PackedBuffer | _PlainBuffer
+            if keeps_packed and origin.transform is None and _is_packable(infos):
+                buffer = _PackedBuffer([info.dtype for info in infos], infos[0].shape)
+            else:
+                buffer = _PlainBuffer(want, origin)
 
-            def fill(piece: _Piece, origin: Source = origin) -> None:
-                values = checkpoint.read(piece.tensor, piece.start, piece.stop)
-                with np.errstate(over="ignore"):  # a value beyond the type becomes infinite
-                    piece.target[...] = (
-                        values if origin.transform is None else origin.transform(values)
-                    )
+            def fill(piece: _Piece, buffer: _PackedBuffer | _PlainBuffer = buffer) -> None:
+                buffer.fill(checkpoint, piece)
                 advance(piece.nbytes)
 
-            for _ in threads.map(fill, _pieces(checkpoint, origin, names[parameter], buffer)):
+            for _ in threads.map(fill, _pieces(checkpoint, origin, names[parameter])):
                 pass
-            array = jax.device_put(buffer, want.sharding, may_alias=True)
-            parameters[parameter] = jax.block_until_ready(array)
-            del buffer
+            parameters[parameter] = jax.block_until_ready(buffer.put(want.sharding))
+            del buffer, fill
     return {name: parameters[name] for name in abstract}
 
 
@@ -99,21 +104,69 @@ def _matched(
     return found.tensors
 
 
-def _pieces(
-    checkpoint: Checkpoint, origin: Source, names: tuple[str, ...], buffer: np.ndarray
-) -> Iterator[_Piece]:
-    """A transform sees a whole tensor; without one, long tensors are cut into runs of rows."""
+def _is_packable(infos: list[TensorInfo]) -> bool:
+    """Matrices, at least one of them quantised, in formats that stay as they are."""
+    return (
+        all(len(info.shape) == 2 for info in infos)
+        and any(info.is_packed for info in infos)
+        and all(pack.fits(info.dtype, info.shape[1]) for info in infos)
+    )
+
+
+class _PlainBuffer:
+    """A parameter of plain numbers."""
+
+    def __init__(self, want: jax.ShapeDtypeStruct, origin: Source) -> None:
+        self._values = _aligned(want.shape, np.dtype(want.dtype))
+        self._origin = origin
+
+    def fill(self, checkpoint: Checkpoint, piece: _Piece) -> None:
+        target = self._values[piece.layer] if self._origin.is_stacked else self._values
+        values = checkpoint.read(piece.tensor, piece.start, piece.stop)
+        if self._origin.transform is not None:
+            values = self._origin.transform(values)
+        with np.errstate(over="ignore"):  # a value beyond the type becomes infinite
+            if target.ndim:
+                target[piece.start : piece.stop] = values
+            else:
+                target[...] = values
+
+    def put(self, sharding: jax.sharding.Sharding | None) -> jax.Array:
+        return jax.device_put(self._values, sharding, may_alias=True)
+
+
+class _PackedBuffer:
+    """A parameter that stays packed."""
+
+    def __init__(self, formats: list[str], shape: tuple[int, ...]) -> None:
+        self._stack = pack.empty(formats, (shape[0], shape[1]))
+
+    def fill(self, checkpoint: Checkpoint, piece: _Piece) -> None:
+        rows = checkpoint.read_bytes(piece.tensor, piece.start, piece.stop)
+        pack.fill(self._stack, piece.layer, rows, piece.start)
+
+    def put(self, sharding: jax.sharding.Sharding | None) -> QTensor:
+        if isinstance(sharding, jax.sharding.NamedSharding):
+            sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+        return jax.device_put(self._stack, sharding, may_alias=True)
+
+
+def _pieces(checkpoint: Checkpoint, origin: Source, names: tuple[str, ...]) -> Iterator[_Piece]:
+    """A transform sees a whole tensor; without one, long tensors are cut into runs of rows, whose
+    number is a multiple of what packing interleaves.
+    """
     for layer, name in enumerate(names):
-        info, target = checkpoint.tensors[name], buffer[layer] if origin.is_stacked else buffer
+        info = checkpoint.tensors[name]
         num_rows = info.shape[0] if info.shape else 1
         rows = max(PIECE_ELEMENTS * num_rows // max(prod(info.shape), 1), 1)
+        rows = -(-rows // pack.ROWS) * pack.ROWS
         if origin.transform is not None or rows >= num_rows:
-            yield _Piece(name, 0, None, target, info.nbytes)
+            yield _Piece(name, layer, 0, None, info.nbytes)
             continue
         for start in range(0, num_rows, rows):
             stop = min(start + rows, num_rows)
             nbytes = info.nbytes * stop // num_rows - info.nbytes * start // num_rows
-            yield _Piece(name, start, stop, target[start:stop], nbytes)
+            yield _Piece(name, layer, start, stop, nbytes)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

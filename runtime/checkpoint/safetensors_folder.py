@@ -79,6 +79,10 @@ class SafetensorsFolder:
         data = placed.file.read(placed.offset + start * row_bytes, max(stop - start, 0) * row_bytes)
         return data.view(_FLOATS[placed.info.dtype]).reshape(max(stop - start, 0), *shape[1:])
 
+    def read_bytes(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
+        rows = self.read(name, start, stop)
+        return rows.reshape(rows.shape[0], -1).view(np.uint8)
+
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.from_folder(self.path)
 

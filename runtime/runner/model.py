@@ -14,11 +14,12 @@ from jax.sharding import Mesh
 from models import family_of
 from models.config import DecoderConfig
 from models.decoder import DecoderProgram, Parameters
+from pallas_kernels import native
 from runtime.chat import ChatTemplate
 from runtime.checkpoint import Checkpoint, CheckpointError, open_checkpoint
 from runtime.checkpoint.load import load_parameters
 from runtime.config import ConfigError, EngineConfig
-from runtime.platform import devices_of, make_mesh
+from runtime.platform import Device, devices_of, make_mesh
 from runtime.runner.executables import Report
 from runtime.tokenizer import Tokenizer
 
@@ -81,6 +82,7 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
             checkpoint,
             family.WEIGHTS,
             program.abstract_parameters(mesh),
+            keeps_packed=_packing_refusal(config, devices) is None,
             progress=lambda done, total: report("read", done, total),
         )
         name = config.served_model_name or checkpoint.name
@@ -89,6 +91,17 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
         )
     finally:
         checkpoint.close()
+
+
+def _packing_refusal(config: EngineConfig, devices: list[Device]) -> str | None:
+    """Why quantised weights are dequantised at load, None = they stay packed."""
+    if config.dequantize:
+        return "as --dequantize asks"
+    if devices[0].platform != "cpu":
+        return "packed weights are multiplied on the CPU only"
+    if len(devices) > 1:
+        return "packed weights are not split over devices"
+    return native.refusal()
 
 
 def _text(tokenizer: Tokenizer, token_id: int | None) -> str:
