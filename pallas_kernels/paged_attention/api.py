@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import jax
 
+from pallas_kernels import native
 from pallas_kernels.dispatch import Implementation, choose
-from pallas_kernels.paged_attention import reference
+from pallas_kernels.paged_attention import cpu, reference
 
 
 @jax.tree_util.register_dataclass
@@ -42,7 +43,10 @@ class PagedBatch:
     )  # int32 [T], slot each token's key and value go to; past the cache = written nowhere
 
 
-IMPLEMENTATIONS = {"reference": Implementation(reference.paged_attention)}
+IMPLEMENTATIONS = {
+    "cpu": Implementation(cpu.paged_attention, native.refusal, "cpu"),
+    "reference": Implementation(reference.paged_attention),
+}
 
 
 def paged_attention(

@@ -13,15 +13,15 @@ constexpr int kMaxVecs = HALOGEN_LANES == 16 ? 4 : 2;
 constexpr int kPanel = kMaxVecs * kLanes;  // keys side by side in transposed scratch
 constexpr int kGroupRows = 24;             // queries whose scores lie in the first-level cache
 
-// c [kRows, kVecs vectors] = a [kRows, depth] b [depth, kVecs vectors]
-template <int kRows, int kVecs>
-void MultiplyBlock(const float* __restrict a, int64_t a_stride, const float* __restrict b,
-                   int64_t b_stride, int64_t depth, float* __restrict c, int64_t c_stride) {
-  Vec sum[kRows][kVecs] = {};
+// sum [kRows, kVecs vectors] = a [kRows, depth] b, where row_at(i) is row i of b in type T
+template <int kRows, int kVecs, typename T, typename RowAt>
+HALOGEN_INLINE void Multiply(const float* a, int64_t a_stride, int64_t depth, const RowAt& row_at,
+                             Vec (&sum)[kRows][kVecs]) {
   for (int64_t i = 0; i < depth; ++i) {
+    const typename T::Element* b = row_at(i);
     Vec b_vec[kVecs];
 #pragma GCC unroll 8
-    for (int vec = 0; vec < kVecs; ++vec) b_vec[vec] = Load(b + vec * kLanes);
+    for (int vec = 0; vec < kVecs; ++vec) b_vec[vec] = T::Get(b + vec * kLanes);
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
       const Vec a_vec = Splat(a[row * a_stride + i]);
@@ -30,45 +30,72 @@ void MultiplyBlock(const float* __restrict a, int64_t a_stride, const float* __r
         sum[row][vec] = Fma(a_vec, b_vec[vec], sum[row][vec]);
       }
     }
-    b += b_stride;
   }
+}
+
+// Scores of kRows queries [., head_dim] and kVecs vectors of transposed keys [head_dim, kPanel].
+template <int kRows, int kVecs>
+void ScorePanel(const float* query, int64_t head_dim, const float* panel, float* scores) {
+  Vec sum[kRows][kVecs] = {};
+  Multiply<kRows, kVecs, Float32>(
+      query, head_dim, head_dim, [&](int64_t i) { return panel + i * kPanel; }, sum);
 #pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 8
-    for (int vec = 0; vec < kVecs; ++vec) Store(c + row * c_stride + vec * kLanes, sum[row][vec]);
+    for (int vec = 0; vec < kVecs; ++vec) {
+      Store(scores + row * kTileSlots + vec * kLanes, sum[row][vec]);
+    }
   }
 }
 
-using BlockProduct = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*,
-                              int64_t);
-
-template <int kRows>
-BlockProduct ProductOfRows(int num_vecs) {
-  if constexpr (kMaxVecs == 4) {
-    if (num_vecs == 4) return MultiplyBlock<kRows, 4>;
-    if (num_vecs == 3) return MultiplyBlock<kRows, 3>;
+// Folds kVecs vectors of a tile's outputs, weights [kRows, num_slots] times values, into `output`;
+// keep and add are the factors of old and new.
+template <int kRows, int kVecs, typename T, typename RowAt>
+HALOGEN_INLINE void FoldValues(const float* weights, int64_t num_slots, const RowAt& row_at,
+                               const float* keep, const float* add, float* output,
+                               int64_t output_stride) {
+  Vec sum[kRows][kVecs] = {};
+  Multiply<kRows, kVecs, T>(weights, kTileSlots, num_slots, row_at, sum);
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+    const Vec kept = Splat(keep[row]), added = Splat(add[row]);
+#pragma GCC unroll 8
+    for (int vec = 0; vec < kVecs; ++vec) {
+      float* at = output + row * output_stride + vec * kLanes;
+      Store(at, Fma(Load(at), kept, sum[row][vec] * added));
+    }
   }
-  return num_vecs == 2 ? MultiplyBlock<kRows, 2> : MultiplyBlock<kRows, 1>;
 }
 
-static BlockProduct Product(int num_rows, int num_vecs) {
-  if constexpr (kMaxRows == 6) {
-    if (num_rows == 6) return ProductOfRows<6>(num_vecs);
-    if (num_rows == 5) return ProductOfRows<5>(num_vecs);
+// FoldValues over packed values [num_slots, padded_head], rows as wide as those of the output.
+template <int kRows, int kVecs>
+void FoldPacked(const float* weights, int64_t num_slots, const float* values, const float* keep,
+                const float* add, float* output, int64_t padded_head) {
+  FoldValues<kRows, kVecs, Float32>(
+      weights, num_slots, [&](int64_t i) { return values + i * padded_head; }, keep, add, output,
+      padded_head);
+}
+
+// Calls body(number) with a constant of 1 to kMax for `value`.
+template <int kMax, typename Body>
+HALOGEN_INLINE void WithConstant(int value, const Body& body) {
+  if constexpr (kMax > 1) {
+    if (value < kMax) return WithConstant<kMax - 1>(value, body);
   }
-  switch (num_rows) {
-    case 4:
-      return ProductOfRows<4>(num_vecs);
-    case 3:
-      return ProductOfRows<3>(num_vecs);
-    case 2:
-      return ProductOfRows<2>(num_vecs);
-    default:
-      return ProductOfRows<1>(num_vecs);
-  }
+  body(std::integral_constant<int, kMax>());
 }
 
 static int64_t PaddedHead(const Step& step) { return (step.head_dim + kLanes - 1) / kLanes * kLanes; }
+
+// Calls body(first row, number of rows) for register blocks of nearly equal size.
+template <typename Body>
+HALOGEN_INLINE void ForRowBlocks(int num_rows, const Body& body) {
+  const int num_blocks = (num_rows + kMaxRows - 1) / kMaxRows;
+  const int block_rows = (num_rows + num_blocks - 1) / num_blocks;
+  for (int row = 0; row < num_rows; row += block_rows) {
+    body(row, std::min(block_rows, num_rows - row));
+  }
+}
 
 // Scratch of one thread, carved from one allocation.
 struct Scratch {
@@ -151,9 +178,7 @@ static void WriteTokens(const Step& step, int64_t first, int64_t end) {
 // (or, under a softcap, in units of the cap).
 static void PackQueries(const Step& step, const Block& block, float* query) {
   const int64_t group = step.group(), head_dim = step.head_dim;
-  const double log2_e = 1.4426950408889634;
-  const Vec factor = Splat(float(step.softcap > 0 ? step.scale / double(step.softcap)
-                                                   : step.scale * log2_e));
+  const Vec factor = Splat(step.scale * (step.softcap > 0 ? 1 / step.softcap : kLog2E));
   for (int64_t head = 0; head < block.num_kv_heads; ++head) {
     for (int64_t token = 0; token < block.num_tokens; ++token) {
       const int64_t at = ((block.first_token + token) * step.num_heads +
@@ -170,7 +195,8 @@ static void PackQueries(const Step& step, const Block& block, float* query) {
   }
 }
 
-// Slots [first, end) of a tile: where each lies in the cache, in elements.
+// Slots [first, end) of a tile: where each lies in the cache, in elements. The slots that complete
+// the first and the last vector stand for a slot in use, so that loading them is safe.
 static void FindSlots(const Step& step, int64_t row, int64_t tile, int64_t first, int64_t end,
                       int64_t* offsets) {
   const int64_t slot_size = step.num_kv_heads * step.head_dim;
@@ -184,10 +210,19 @@ static void FindSlots(const Step& step, int64_t row, int64_t tile, int64_t first
       offsets[slot] = (base + offset) * slot_size;
     }
   }
+  for (int64_t slot = first; slot % kLanes; --slot) offsets[slot - 1] = offsets[first];
+  for (int64_t slot = end; slot % kLanes; ++slot) offsets[slot] = offsets[end - 1];
 }
 
-// Transposes keys [first, end) of a tile into panels [head_dim, kPanel]; the other keys of a vector
-// that holds one of them become 0.
+template <typename T>
+HALOGEN_INLINE void LoadTransposed(const typename T::Element* cache, const int64_t* offsets,
+                                   Vec (&rows)[kLanes]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) rows[i] = T::Get(cache + offsets[i]);
+  Transpose(rows);
+}
+
+// Transposes keys [first, end) of a tile, widened to whole vectors, into panels [head_dim, kPanel].
 template <typename T>
 void PackKeys(const Step& step, const int64_t* offsets, int64_t head, int64_t first, int64_t end,
               float* packed) {
@@ -195,25 +230,17 @@ void PackKeys(const Step& step, const int64_t* offsets, int64_t head, int64_t fi
                       head * step.head_dim;
   for (int64_t slot = first / kLanes * kLanes; slot < end; slot += kLanes) {
     float* panel = packed + slot / kPanel * kPanel * step.head_dim + slot % kPanel;
-    for (int64_t dim = 0; dim < step.head_dim; dim += kLanes) {
-      const int64_t num_dims = std::min<int64_t>(kLanes, step.head_dim - dim);
+    int64_t dim = 0;
+    for (; dim + kLanes <= step.head_dim; dim += kLanes) {
       Vec rows[kLanes];
-      if (slot >= first && slot + kLanes <= end && num_dims == kLanes) {
+      LoadTransposed<T>(cache + dim, offsets + slot, rows);
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) rows[i] = T::Get(cache + offsets[slot + i] + dim);
-      } else {
-        for (int i = 0; i < kLanes; ++i) {
-          const bool is_used = slot + i >= first && slot + i < end;
-          rows[i] = is_used ? GetPart<T>(cache + offsets[slot + i] + dim, num_dims) : Vec{};
-        }
-      }
-      Transpose(rows);
-      if (num_dims == kLanes) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) Store(panel + (dim + i) * kPanel, rows[i]);
-      } else {
-        for (int i = 0; i < num_dims; ++i) Store(panel + (dim + i) * kPanel, rows[i]);
-      }
+      for (int i = 0; i < kLanes; ++i) Store(panel + (dim + i) * kPanel, rows[i]);
+    }
+    for (int i = 0; dim < step.head_dim && i < kLanes; ++i) {
+      float key[kLanes];
+      Store(key, GetPart<T>(cache + offsets[slot + i] + dim, step.head_dim - dim));
+      for (int64_t j = 0; dim + j < step.head_dim; ++j) panel[(dim + j) * kPanel + i] = key[j];
     }
   }
 }
@@ -226,54 +253,174 @@ void PackValues(const Step& step, const int64_t* offsets, int64_t head, int64_t 
                       head * step.head_dim;
   const int64_t padded_head = PaddedHead(step);
   for (int64_t slot = first; slot < end; ++slot) {
-    for (int64_t dim = 0; dim < step.head_dim; dim += kLanes) {
-      Store(packed + slot * padded_head + dim,
-            GetPart<T>(cache + offsets[slot] + dim, step.head_dim - dim));
+    const auto* value = cache + offsets[slot];
+    float* row = packed + slot * padded_head;
+    int64_t dim = 0;
+    for (; dim + kLanes <= step.head_dim; dim += kLanes) Store(row + dim, T::Get(value + dim));
+    if (dim < step.head_dim) {
+      Store(row + dim, GetPart<T>(value + dim, step.head_dim - dim));
     }
   }
 }
 
+// Where AttendTile finds a tile of one key head: in packed scratch, which many queries share ...
+struct PackedTile {
+  const Step& step;
+  const Scratch& scratch;
+
+  // Scores of queries [num_rows, head_dim] for slots [from, to), whole vectors.
+  void Score(const float* query, int num_rows, int from, int to, float* scores) const {
+    const int64_t head_dim = step.head_dim;
+    for (int slot = from; slot < to;) {
+      const int panel_end = std::min(slot / kPanel * kPanel + kPanel, to);
+      const float* panel = scratch.keys + slot / kPanel * kPanel * head_dim + slot % kPanel;
+      ForRowBlocks(num_rows, [&](int row, int count) {
+        WithConstant<kMaxRows>(count, [&](auto rows) {
+          WithConstant<kMaxVecs>((panel_end - slot) / kLanes, [&](auto vecs) {
+            ScorePanel<rows(), vecs()>(query + row * head_dim, head_dim, panel,
+                                       scores + row * kTileSlots + slot);
+          });
+        });
+      });
+      slot = panel_end;
+    }
+  }
+
+  // Folds the outputs of num_rows <= kMaxRows queries over slots [first, end).
+  void Fold(const float* weights, int num_rows, int first, int end, const float* keep,
+            const float* add, float* output) const {
+    const int64_t padded_head = PaddedHead(step);
+    for (int64_t dim = 0; dim < padded_head; dim += kMaxVecs * kLanes) {
+      const int num_vecs = int(std::min<int64_t>(kMaxVecs, (padded_head - dim) / kLanes));
+      WithConstant<kMaxRows>(num_rows, [&](auto rows) {
+        WithConstant<kMaxVecs>(num_vecs, [&](auto vecs) {
+          FoldPacked<rows(), vecs()>(weights + first, end - first,
+                                     scratch.values + first * padded_head + dim, keep, add,
+                                     output + dim, padded_head);
+        });
+      });
+    }
+  }
+};
+
+// ... or in the cache itself, which is cheaper for the few queries of one register block.
 template <typename T>
-void PackTile(const Step& step, const int64_t* offsets, int64_t head, int64_t first, int64_t end,
-              const Scratch& scratch) {
-  PackKeys<T>(step, offsets, head, first, end, scratch.keys);
-  PackValues<T>(step, offsets, head, first, end, scratch.values);
+struct CachedTile {
+  using Element = typename T::Element;
+  const Step& step;
+  const int64_t* offsets;
+  const Element* keys;
+  const Element* values;
+
+  static bool Serves(const Step& step, int64_t num_rows) {
+    return num_rows <= kMaxRows && step.head_dim % (kMaxVecs * kLanes) == 0;
+  }
+
+  void Score(const float* query, int num_rows, int from, int to, float* scores) const {
+    WithConstant<kMaxRows>(num_rows, [&](auto rows) {
+      int slot = from;
+      for (; slot + 2 * kLanes <= to; slot += 2 * kLanes) {
+        ScoreSlots<rows(), 2>(query, slot, scores + slot);
+      }
+      if (slot < to) ScoreSlots<rows(), 1>(query, slot, scores + slot);
+    });
+  }
+
+  // kVecs vectors of slots at once: their chains of multiply-adds run side by side.
+  template <int kRows, int kVecs>
+  __attribute__((noinline)) void ScoreSlots(const float* query, int slot, float* scores) const {
+    Vec sum[kRows][kVecs] = {};
+    for (int64_t dim = 0; dim < step.head_dim; dim += kLanes) {
+#pragma GCC unroll 2
+      for (int vec = 0; vec < kVecs; ++vec) {
+        Vec rows[kLanes];
+        LoadTransposed<T>(keys + dim, offsets + slot + vec * kLanes, rows);
+        if (dim * sizeof(Element) % 64 == 0) {  // once per cache line: values are wanted next
+#pragma GCC unroll 16
+          for (int i = 0; i < kLanes; ++i) {
+            __builtin_prefetch(values + dim + offsets[slot + vec * kLanes + i]);
+          }
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) {
+#pragma GCC unroll 8
+          for (int row = 0; row < kRows; ++row) {
+            sum[row][vec] = Fma(Splat(query[row * step.head_dim + dim + i]), rows[i],
+                                sum[row][vec]);
+          }
+        }
+      }
+    }
+    for (int row = 0; row < kRows; ++row) {
+      for (int vec = 0; vec < kVecs; ++vec) {
+        Store(scores + row * kTileSlots + vec * kLanes, sum[row][vec]);
+      }
+    }
+  }
+
+  void Fold(const float* weights, int num_rows, int first, int end, const float* keep,
+            const float* add, float* output) const {
+    WithConstant<kMaxRows>(num_rows, [&](auto rows) {
+      for (int64_t dim = 0; dim < step.head_dim; dim += kMaxVecs * kLanes) {
+        FoldSlots<rows()>(weights + first, first, end, dim, keep, add, output + dim);
+      }
+    });
+  }
+
+  template <int kRows>
+  __attribute__((noinline)) void FoldSlots(const float* weights, int first, int end, int64_t dim,
+                                           const float* keep, const float* add,
+                                           float* output) const {
+    const Element* from = values + dim;
+    const int64_t* at = offsets + first;
+    FoldValues<kRows, kMaxVecs, T>(
+        weights, end - first, [&](int64_t i) { return from + at[i]; }, keep, add, output,
+        step.head_dim);
+  }
+};
+
+// Scores in vectors [from, to) become weights; their largest and the weights' sum.
+HALOGEN_INLINE void WeighRow(float* scores, int from, int to, float* top, float* total) {
+  Vec largest = Splat(kMasked);
+#pragma GCC unroll 8
+  for (int slot = from; slot < to; slot += kLanes) largest = Max(largest, Load(scores + slot));
+  *top = LargestLane(largest);
+  // A row that sees nothing here: any top makes its weights 0, except kMasked itself.
+  const Vec shift = Splat(*top == kMasked ? 0.0f : *top);
+  Vec sum = {};
+#pragma GCC unroll 8
+  for (int slot = from; slot < to; slot += kLanes) {
+    const Vec weight = Exp2(Load(scores + slot) - shift);
+    Store(scores + slot, weight);
+    sum += weight;
+  }
+  *total = SumOfLanes(sum);
 }
 
 // Softmax within a tile of `num_rows` queries, at most kGroupRows: scores become weights in place;
 // top and total per row. Row i sees slots [first[i], end[i]); vectors [from, to) hold scores.
 static void Weigh(const Step& step, int num_rows, const int* first, const int* end, int from,
                   int to, float* scores, float* top, float* total) {
-  constexpr float kLog2E = 1.44269504f;
   IntVec lane;
   for (int i = 0; i < kLanes; ++i) lane[i] = i;
   for (int row = 0; row < num_rows; ++row, scores += kTileSlots) {
-    const bool is_partial = first[row] > from || end[row] < to;
-    const IntVec lowest = lane * 0 + first[row], limit = lane * 0 + end[row];
-    Vec largest = Splat(kMasked);
-    if (step.softcap > 0 || is_partial) {
+    if (step.softcap > 0) {
       for (int slot = from; slot < to; slot += kLanes) {
-        Vec score = Load(scores + slot);
-        if (step.softcap > 0) score = Tanh(score) * (step.softcap * kLog2E);
-        const IntVec index = lane + slot;
-        const IntVec is_seen = (index >= lowest) & (index < limit);
-        score = is_seen ? score : Splat(kMasked);
-        Store(scores + slot, score);
-        largest = Max(largest, score);
+        Store(scores + slot, Tanh(Load(scores + slot)) * (step.softcap * kLog2E));
       }
+    }
+    if (first[row] > from || end[row] < to) {
+      for (int slot = from; slot < to; slot += kLanes) {
+        const IntVec index = lane + slot;
+        const IntVec is_seen = (index >= first[row]) & (index < end[row]);
+        Store(scores + slot, is_seen ? Load(scores + slot) : Splat(kMasked));
+      }
+    }
+    if (from == 0 && to == kTileSlots) {
+      WeighRow(scores, 0, kTileSlots, top + row, total + row);  // constants: unrolled
     } else {
-      for (int slot = from; slot < to; slot += kLanes) largest = Max(largest, Load(scores + slot));
+      WeighRow(scores, from, to, top + row, total + row);
     }
-    top[row] = LargestLane(largest);
-    // A row that sees nothing here: any top makes its weights 0, except kMasked itself.
-    const Vec shift = Splat(top[row] == kMasked ? 0.0f : top[row]);
-    Vec sum = {};
-    for (int slot = from; slot < to; slot += kLanes) {
-      const Vec weight = Exp2(Load(scores + slot) - shift);
-      Store(scores + slot, weight);
-      sum += weight;
-    }
-    total[row] = SumOfLanes(sum);
   }
 }
 
@@ -304,62 +451,41 @@ HALOGEN_INLINE void FoldOutput(float* output, const float* tile_output, int64_t 
   }
 }
 
-// Adds a packed tile to the softmax of query vectors [first_row, first_row + num_rows) of one key
-// head; at most kGroupRows. `position` is the first query token's, `tile_start` the tile's slot 0.
-static void AttendTile(const Step& step, const float* query, int64_t position, int64_t tile_start,
-                       int64_t first_row, int num_rows, const Scratch& scratch,
-                       const Softmax& softmax) {
-  const int64_t group = step.group(), head_dim = step.head_dim, padded_head = PaddedHead(step);
+// Adds a tile to the softmax of query vectors [first_row, first_row + num_rows) of one key head; at
+// most kGroupRows. `position` is the first query token's, `tile_start` the tile's slot 0.
+template <typename Tile>
+void AttendTile(const Step& step, const Tile& tile, const float* query, int64_t position,
+                int64_t tile_start, int64_t first_row, int num_rows, float* scores,
+                const Softmax& softmax) {
+  const int64_t group = step.group();
   int first[kGroupRows], end[kGroupRows];
   int from = kTileSlots, to = 0;
   for (int row = 0; row < num_rows; ++row) {
     const int64_t own = position + (first_row + row) / group;
     first[row] = int(std::max<int64_t>(step.FirstSlot(own) - tile_start, 0));
     end[row] = int(std::min<int64_t>(own + 1 - tile_start, kTileSlots));
-    if (first[row] >= end[row]) first[row] = end[row] = 0;
-    else from = std::min(from, first[row]), to = std::max(to, end[row]);
+    if (first[row] < end[row]) {
+      from = std::min(from, first[row]);
+      to = std::max(to, end[row]);
+    }
   }
   if (from >= to) return;
   from = from / kLanes * kLanes;
   to = (to + kLanes - 1) / kLanes * kLanes;
-
-  const int num_blocks = (num_rows + kMaxRows - 1) / kMaxRows;
-  const int block_rows = (num_rows + num_blocks - 1) / num_blocks;
-  for (int slot = from; slot < to;) {
-    const int panel_end = std::min(slot / kPanel * kPanel + kPanel, to);
-    const float* panel = scratch.keys + slot / kPanel * kPanel * head_dim + slot % kPanel;
-    for (int row = 0; row < num_rows; row += block_rows) {
-      Product(std::min(block_rows, num_rows - row), (panel_end - slot) / kLanes)(
-          query + (first_row + row) * head_dim, head_dim, panel, kPanel, head_dim,
-          scratch.scores + row * kTileSlots + slot, kTileSlots);
-    }
-    slot = panel_end;
-  }
+  tile.Score(query + first_row * step.head_dim, num_rows, from, to, scores);
 
   float top[kGroupRows], total[kGroupRows], keep[kGroupRows], add[kGroupRows];
-  Weigh(step, num_rows, first, end, from, to, scratch.scores, top, total);
+  Weigh(step, num_rows, first, end, from, to, scores, top, total);
   FoldTotals(num_rows, top, total, softmax.top + first_row, softmax.total + first_row, keep, add);
 
-  for (int row = 0; row < num_rows; row += block_rows) {
-    const int count = std::min(block_rows, num_rows - row);
-    int seen = kTileSlots, seen_end = 0;
-    for (int i = row; i < row + count; ++i) {
-      if (first[i] < end[i]) seen = std::min(seen, first[i]), seen_end = std::max(seen_end, end[i]);
-    }
-    if (seen >= seen_end) continue;
-    for (int64_t dim = 0; dim < padded_head; dim += kMaxVecs * kLanes) {
-      const int num_vecs = int(std::min<int64_t>(kMaxVecs, (padded_head - dim) / kLanes));
-      float product[kMaxRows * kMaxVecs * kLanes];
-      Product(count, num_vecs)(scratch.scores + row * kTileSlots + seen, kTileSlots,
-                               scratch.values + seen * padded_head + dim, padded_head,
-                               seen_end - seen, product, kMaxVecs * kLanes);
-      for (int i = 0; i < count; ++i) {
-        FoldOutput(softmax.output + (first_row + row + i) * padded_head + dim,
-                   product + i * kMaxVecs * kLanes, num_vecs * kLanes, keep[row + i],
-                   add[row + i]);
-      }
-    }
-  }
+  const int64_t padded_head = PaddedHead(step);
+  ForRowBlocks(num_rows, [&](int row, int count) {
+    const int seen = *std::min_element(first + row, first + row + count);
+    const int seen_end = *std::max_element(end + row, end + row + count);
+    if (seen >= seen_end) return;
+    tile.Fold(scores + row * kTileSlots, count, seen, seen_end, keep + row, add + row,
+              softmax.output + (first_row + row) * padded_head);
+  });
 }
 
 static void Begin(const Step& step, int64_t num_rows, const Softmax& softmax) {
@@ -375,7 +501,7 @@ static void BeginWithSinks(const Step& step, const Block& block, const Softmax& 
   const int64_t group = step.group();
   for (int64_t row = 0; row < block.num_rows; ++row) {
     const int64_t kv_head = block.first_kv_head + row / (block.num_tokens * group);
-    softmax.top[row] = step.sinks[kv_head * group + row % group] * 1.44269504f;
+    softmax.top[row] = step.sinks[kv_head * group + row % group] * kLog2E;
     softmax.total[row] = 1.0f;
   }
 }
@@ -395,37 +521,48 @@ static void Finish(const Step& step, const Block& block, const Softmax& softmax)
   }
 }
 
-// Adds tile `tile` to the softmax of all query vectors of the block.
-static void AddTile(const Step& step, const Block& block, int64_t tile, const Scratch& scratch,
-                    const Softmax& softmax) {
-  const int64_t group = step.group(), padded_head = PaddedHead(step);
+// Adds tile `tile` to the softmax of all query vectors of the block; T is the cache's type.
+template <typename T>
+void AddTileOf(const Step& step, const Block& block, int64_t tile, const Scratch& scratch,
+               const Softmax& softmax) {
   const int64_t position = step.Position(block.row, block.first_token);
   const int64_t start = tile * kTileSlots;
   const int64_t first = std::max<int64_t>(step.FirstSlot(position) - start, 0);
   const int64_t end = std::min<int64_t>(position + block.num_tokens - start, kTileSlots);
   int64_t offsets[kTileSlots];
   FindSlots(step, block.row, tile, first, end, offsets);
-  const int64_t head_rows = block.num_tokens * group;
+  const int64_t num_rows = block.num_tokens * step.group();
   for (int64_t head = 0; head < block.num_kv_heads; ++head) {
-    const int64_t kv_head = block.first_kv_head + head;
-    switch (step.cache_type) {
-      case Type::kFloat32:
-        PackTile<Float32>(step, offsets, kv_head, first, end, scratch);
-        break;
-      case Type::kBFloat16:
-        PackTile<BFloat16>(step, offsets, kv_head, first, end, scratch);
-        break;
-      case Type::kFloat16:
-        PackTile<Float16>(step, offsets, kv_head, first, end, scratch);
-        break;
-    }
-    const int64_t base = head * head_rows;
+    const int64_t base = head * num_rows;
+    const float* query = scratch.query + base * step.head_dim;
     const Softmax own{softmax.top + base, softmax.total + base,
-                      softmax.output + base * padded_head};
-    for (int64_t row = 0; row < head_rows; row += kGroupRows) {
-      AttendTile(step, scratch.query + base * step.head_dim, position, start, row,
-                 int(std::min<int64_t>(kGroupRows, head_rows - row)), scratch, own);
+                      softmax.output + base * PaddedHead(step)};
+    if (CachedTile<T>::Serves(step, num_rows)) {
+      const int64_t at = (block.first_kv_head + head) * step.head_dim;
+      using Element = typename T::Element;
+      const CachedTile<T> cached{step, offsets, reinterpret_cast<const Element*>(step.keys) + at,
+                                 reinterpret_cast<const Element*>(step.values) + at};
+      AttendTile(step, cached, query, position, start, 0, int(num_rows), scratch.scores, own);
+      continue;
     }
+    PackKeys<T>(step, offsets, block.first_kv_head + head, first, end, scratch.keys);
+    PackValues<T>(step, offsets, block.first_kv_head + head, first, end, scratch.values);
+    for (int64_t row = 0; row < num_rows; row += kGroupRows) {
+      AttendTile(step, PackedTile{step, scratch}, query, position, start, row,
+                 int(std::min<int64_t>(kGroupRows, num_rows - row)), scratch.scores, own);
+    }
+  }
+}
+
+static void AddTile(const Step& step, const Block& block, int64_t tile, const Scratch& scratch,
+                    const Softmax& softmax) {
+  switch (step.cache_type) {
+    case Type::kFloat32:
+      return AddTileOf<Float32>(step, block, tile, scratch, softmax);
+    case Type::kBFloat16:
+      return AddTileOf<BFloat16>(step, block, tile, scratch, softmax);
+    case Type::kFloat16:
+      return AddTileOf<Float16>(step, block, tile, scratch, softmax);
   }
 }
 

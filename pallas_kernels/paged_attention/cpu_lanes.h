@@ -11,7 +11,8 @@ typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef int32_t IntVec __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t HalfVec __attribute__((vector_size(2 * kLanes)));
 
-HALOGEN_INLINE Vec Splat(float value) { return Vec{} + value; }
+// Subtracting 0 keeps every value, -0 too, so that only a broadcast is left.
+HALOGEN_INLINE Vec Splat(float value) { return value - Vec{}; }
 
 HALOGEN_INLINE Vec Load(const float* from) {
   Vec vec;
@@ -39,30 +40,39 @@ HALOGEN_INLINE Vec Fma(Vec a, Vec b, Vec c) {
 }
 
 HALOGEN_INLINE float LargestLane(Vec vec) {
-  float lane[kLanes];
-  Store(lane, vec);
-  for (int half = kLanes / 2; half; half /= 2) {
-    for (int i = 0; i < half; ++i) lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
-  }
-  return lane[0];
+#if HALOGEN_LANES == 16
+  return _mm512_reduce_max_ps(vec);
+#else
+  float largest = vec[0];
+  for (int i = 1; i < kLanes; ++i) largest = vec[i] > largest ? vec[i] : largest;
+  return largest;
+#endif
 }
 
 HALOGEN_INLINE float SumOfLanes(Vec vec) {
-  float lane[kLanes];
-  Store(lane, vec);
-  for (int half = kLanes / 2; half; half /= 2) {
-    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+#if HALOGEN_LANES == 16
+  return _mm512_reduce_add_ps(vec);
+#else
+  float sum = 0;
+  for (int i = 0; i < kLanes / 4; ++i) {
+    sum += (vec[4 * i] + vec[4 * i + 1]) + (vec[4 * i + 2] + vec[4 * i + 3]);
   }
-  return lane[0];
+  return sum;
+#endif
 }
 
-// 2^x for x <= 0, 0 below 2^-125; relative error 1e-7, exactly 1 at 0.
+// 2^x for x <= 0, 0 near the end of the exponents' range; relative error 1e-7, exactly 1 at 0.
 HALOGEN_INLINE Vec Exp2(Vec x) {
+#if HALOGEN_LANES == 16
+  const Vec whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Vec f = x - whole;
+#else
   const Vec is_tiny_below = Splat(-125.0f);
   const Vec shift = Splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   const Vec clamped = Max(x, is_tiny_below);
   const Vec shifted = clamped + shift;
   const Vec f = clamped - (shifted - shift);
+#endif
   Vec p = Splat(0.000154614478f);
   p = Fma(p, f, Splat(0.00133908668f));
   p = Fma(p, f, Splat(0.00961805694f));
@@ -70,8 +80,12 @@ HALOGEN_INLINE Vec Exp2(Vec x) {
   p = Fma(p, f, Splat(0.240226507f));
   p = Fma(p, f, Splat(0.693147182f));
   p = Fma(p, f, Splat(1.0f));
+#if HALOGEN_LANES == 16
+  return _mm512_scalef_ps(p, whole);
+#else
   const Vec scaled = (Vec)(Bits(p) + ((Bits(shifted) - Bits(shift)) << 23));
   return x < is_tiny_below ? Vec{} : scaled;
+#endif
 }
 
 // Relative error 2e-7: an odd polynomial near 0, where the exponential form would cancel.
@@ -98,9 +112,17 @@ struct Float32 {
 struct BFloat16 {
   using Element = uint16_t;
   HALOGEN_INLINE Vec Get(const Element* from) {
+#if HALOGEN_LANES == 16
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from));
+    return (Vec)_mm512_slli_epi32(wide, 16);
+#elif HALOGEN_LANES == 8
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from));
+    return (Vec)_mm256_slli_epi32(wide, 16);
+#else
     HalfVec half;
     memcpy(&half, from, sizeof half);
     return (Vec)(__builtin_convertvector(half, IntVec) << 16);
+#endif
   }
   // Rounds to nearest, ties to even; NaN stays NaN.
   HALOGEN_INLINE void Put(Element* to, Vec vec) {

@@ -20,11 +20,12 @@
 namespace halogen::paged_attention {
 
 struct Config {
-  int64_t block_rows = 96;        // query vectors of a block at most
+  int64_t block_rows = 192;       // query vectors of a block at most: they share packed tiles
+  int64_t min_block_rows = 48;    // fewer only where a row has no more
   int64_t pack_rows = 4;          // packing a tile costs as much as so many query vectors
   int64_t pieces_per_thread = 3;  // evens out pieces of unequal cost
-  // Costs are in query vectors x tiles x head_dim; 6000 take about 20 microseconds.
-  int64_t inline_cost = 6000;
+  // Costs are in query vectors x tiles x head_dim; 2500 take about 15 microseconds.
+  int64_t inline_cost = 2500;
   int64_t max_parts = int64_t{1} << 21;  // floats that the tiles of a divided block may keep
   int64_t inline_tokens_size = int64_t{1} << 15;  // elements of keys that the caller writes alone
 };
@@ -46,14 +47,17 @@ inline Plan MakePlan(const Step& step, int64_t num_threads, const Config& config
   const auto cost_of = [&](const Block& block, int64_t num_tiles) {
     return num_tiles * (block.num_kv_heads * config.pack_rows + block.num_rows) * step.head_dim;
   };
+  const int64_t block_rows = std::clamp(
+      step.row_start[step.num_rows] * step.num_heads / (num_threads * config.pieces_per_thread),
+      config.min_block_rows, config.block_rows);
   for (int64_t row = 0; row < step.num_rows; ++row) {
     const int64_t row_end = step.row_start[row + 1];
-    int64_t num_tokens = std::max<int64_t>(config.block_rows / step.group(), 1);
+    int64_t num_tokens = std::max<int64_t>(block_rows / step.group(), 1);
     for (int64_t token = step.row_start[row]; token < row_end; token += num_tokens) {
       num_tokens = std::min(num_tokens, row_end - token);
       const int64_t head_rows = num_tokens * step.group();
       const int64_t num_heads = std::max<int64_t>(
-          std::min(config.block_rows / head_rows, step.num_kv_heads), 1);
+          std::min(block_rows / head_rows, step.num_kv_heads), 1);
       const int64_t position = step.Position(row, token);
       for (int64_t head = 0; head < step.num_kv_heads; head += num_heads) {
         const int64_t count = std::min(num_heads, step.num_kv_heads - head);

@@ -15,6 +15,7 @@ namespace halogen::paged_attention {
 constexpr int kTileSlots = 128;
 // Score of a slot that is not seen; finite, so that a tile without a visible slot gives no NaN.
 constexpr float kMasked = -1e30f;
+constexpr float kLog2E = 1.44269504f;
 
 enum class Type { kFloat32, kBFloat16, kFloat16 };
 
