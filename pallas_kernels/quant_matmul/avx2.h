@@ -36,6 +36,12 @@ struct Avx2Registers {
   static C LoadCodes(const uint8_t* at) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
   }
+  // Four codes of activations in each lane.
+  static C BroadcastCodes(const int8_t* at) {
+    int32_t four;
+    std::memcpy(&four, at, 4);
+    return _mm256_set1_epi32(four);
+  }
   static void StoreCodes(uint8_t* at, C a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), a);
   }
@@ -44,13 +50,35 @@ struct Avx2Registers {
   static C Left(C a, int count) { return _mm256_slli_epi16(a, count); }
   static C Right(C a, int count) { return _mm256_srli_epi16(a, count); }
 
-  // codes[i] = block[i] * inverse, to the nearest integer, ties to even.
-  static void Round(const float* block, float inverse, int8_t* codes) {
+  // The largest magnitude.
+  static float Largest(const float* block) {
+    __m256i largest = _mm256_setzero_si256();
+    for (int i = 0; i < kBlock; i += kLanes) {
+      const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + i));
+      largest = _mm256_max_epi32(largest, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
+    }
+    const __m128i half = _mm_max_epi32(_mm256_castsi256_si128(largest),
+                                       _mm256_extracti128_si256(largest, 1));
+    const __m128i two = _mm_max_epi32(half, _mm_unpackhi_epi64(half, half));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(two, _mm_shuffle_epi32(two, 1))));
+  }
+
+  static int32_t Total(__m256i a) {
+    const __m128i half =
+        _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    const __m128i two = _mm_add_epi32(half, _mm_unpackhi_epi64(half, half));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
+  }
+
+  // codes[i] = block[i] * inverse, to the nearest integer, ties to even; sums of its halves.
+  static void Round(const float* block, float inverse, int8_t* codes, int32_t* sums) {
     const F factor = _mm256_set1_ps(inverse);
     __m256i rounded[4];
     for (int i = 0; i < 4; ++i) {
       rounded[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(block + i * 8), factor));
     }
+    sums[0] = Total(_mm256_add_epi32(rounded[0], rounded[1]));
+    sums[1] = Total(_mm256_add_epi32(rounded[2], rounded[3]));
     // Packing works within halves of 128 bits; the permutation puts the runs of four in order.
     const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(rounded[0], rounded[1]),
                                              _mm256_packs_epi32(rounded[2], rounded[3]));

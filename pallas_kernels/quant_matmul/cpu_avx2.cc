@@ -22,7 +22,7 @@ namespace halogen {
 namespace {
 
 struct Avx2 : Avx2Registers {
-  static constexpr int kTile = 6;
+  static constexpr int kVectors = 1, kTile = 6;
 
   template <int kBits>
   static constexpr int UnpackedBits() {
@@ -35,13 +35,14 @@ struct Avx2 : Avx2Registers {
     static constexpr int kSteps = kBits == 4 ? 8 : kBits == 5 ? 4 : kBits == 6 ? 2 : 1;
 
     struct Operand {
-      explicit Operand(C unsigned_codes) : codes(unsigned_codes) {
+      C codes, signs;
+      void Set(C unsigned_codes) {
+        codes = unsigned_codes;
         if (kBits == 8) {
           signs = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
           codes = _mm256_abs_epi8(signs);
         }
       }
-      C codes, signs;
     };
     __m256i sum, pairs;
 
@@ -49,11 +50,8 @@ struct Avx2 : Avx2Registers {
     void Start(const int32_t* start) {
       sum = start && kBits != 8 ? _mm256_set1_epi32(*start) : _mm256_setzero_si256();
     }
-    void Add(const Operand& operand, const int8_t* x, int step) {
-      int32_t bytes;
-      std::memcpy(&bytes, x, 4);
-      __m256i four = _mm256_set1_epi32(bytes);
-      if (kBits == 8) four = _mm256_sign_epi8(four, operand.signs);
+    void Add(const Operand& operand, C x, int step) {
+      const C four = kBits == 8 ? _mm256_sign_epi8(x, operand.signs) : x;
       const __m256i products = _mm256_maddubs_epi16(operand.codes, four);
       pairs = step % kSteps == 0 ? products : _mm256_add_epi16(pairs, products);
       if (step % kSteps == kSteps - 1) {

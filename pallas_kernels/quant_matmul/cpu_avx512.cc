@@ -17,7 +17,7 @@ namespace halogen {
 namespace {
 
 struct Avx512 {
-  static constexpr int kLanes = 16, kTile = 12;
+  static constexpr int kLanes = 16, kVectors = 2, kTile = 8;
   using F = __m512;
   using C = __m512i;
 
@@ -50,6 +50,11 @@ struct Avx512 {
   }
 
   static C LoadCodes(const uint8_t* at) { return _mm512_loadu_si512(at); }
+  static C BroadcastCodes(const int8_t* at) {
+    int32_t four;
+    std::memcpy(&four, at, 4);
+    return _mm512_set1_epi32(four);
+  }
   static void StoreCodes(uint8_t* at, C a) { _mm512_storeu_si512(at, a); }
   static C And(C a, int mask) { return _mm512_and_si512(a, _mm512_set1_epi8(mask)); }
   static C Or(C a, C b) { return _mm512_or_si512(a, b); }
@@ -59,27 +64,38 @@ struct Avx512 {
   template <int kBits>
   struct Dot {
     struct Operand {
-      explicit Operand(C codes) : codes(codes) {}
       C codes;
+      void Set(C unsigned_codes) { codes = unsigned_codes; }
     };
     __m512i sum;
 
     void Start(const int32_t* start) {
       sum = start ? _mm512_set1_epi32(*start) : _mm512_setzero_si512();
     }
-    void Add(const Operand& operand, const int8_t* x, int) {
-      int32_t four;
-      std::memcpy(&four, x, 4);
-      sum = _mm512_dpbusd_epi32(sum, operand.codes, _mm512_set1_epi32(four));
+    void Add(const Operand& operand, C x, int) {
+      sum = _mm512_dpbusd_epi32(sum, operand.codes, x);
     }
     F Result() const { return _mm512_cvtepi32_ps(sum); }
   };
 
-  static void Round(const float* block, float inverse, int8_t* codes) {
+  static float Largest(const float* block) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    const __m512i largest =
+        _mm512_max_epi32(_mm512_and_si512(_mm512_loadu_si512(block), magnitude),
+                         _mm512_and_si512(_mm512_loadu_si512(block + 16), magnitude));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_set1_epi32(_mm512_reduce_max_epi32(largest))));
+  }
+  static void Round(const float* block, float inverse, int8_t* codes, int32_t* sums) {
     const F factor = _mm512_set1_ps(inverse);
-    for (int i = 0; i < kBlock; i += kLanes) {
-      const __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(block + i), factor));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i), _mm512_cvtepi32_epi8(rounded));
+    for (int i = 0; i < 2; ++i) {
+      const __m512i rounded =
+          _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(block + i * 16), factor));
+      const __m128i bytes = _mm512_cvtepi32_epi8(rounded);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i * 16), bytes);
+      // Four sums of four, then one.
+      const __m128i four = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(1), bytes);
+      const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+      sums[i] = _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
     }
   }
 };

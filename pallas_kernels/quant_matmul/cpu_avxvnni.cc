@@ -19,7 +19,7 @@ namespace halogen {
 namespace {
 
 struct AvxVnni : Avx2Registers {
-  static constexpr int kTile = 6;
+  static constexpr int kVectors = 1, kTile = 6;
 
   template <int kBits>
   static constexpr int UnpackedBits() {
@@ -29,18 +29,16 @@ struct AvxVnni : Avx2Registers {
   template <int kBits>
   struct Dot {
     struct Operand {
-      explicit Operand(C codes) : codes(codes) {}
       C codes;
+      void Set(C unsigned_codes) { codes = unsigned_codes; }
     };
     __m256i sum;
 
     void Start(const int32_t* start) {
       sum = start ? _mm256_set1_epi32(*start) : _mm256_setzero_si256();
     }
-    void Add(const Operand& operand, const int8_t* x, int) {
-      int32_t four;
-      std::memcpy(&four, x, 4);
-      sum = _mm256_dpbusd_avx_epi32(sum, operand.codes, _mm256_set1_epi32(four));
+    void Add(const Operand& operand, C x, int) {
+      sum = _mm256_dpbusd_avx_epi32(sum, operand.codes, x);
     }
     F Result() const { return _mm256_cvtepi32_ps(sum); }
   };

@@ -12,7 +12,7 @@ namespace halogen {
 namespace {
 
 struct Scalar {
-  static constexpr int kLanes = 16, kTile = 4;
+  static constexpr int kLanes = 16, kVectors = 1, kTile = 2;
   struct F {
     float lane[kLanes];
   };
@@ -80,6 +80,12 @@ struct Scalar {
     std::memcpy(&result, at, sizeof result);
     return result;
   }
+  // Four codes of activations in each lane.
+  static C BroadcastCodes(const int8_t* at) {
+    uint32_t four;
+    std::memcpy(&four, at, 4);
+    return MakeCodes([four](int) { return four; });
+  }
   static void StoreCodes(uint8_t* at, const C& a) { std::memcpy(at, &a, sizeof a); }
   static C And(const C& a, uint32_t mask) {
     return MakeCodes([&](int i) { return a.lane[i] & mask * 0x01010101u; });
@@ -97,19 +103,19 @@ struct Scalar {
   template <int kBits>
   struct Dot {
     struct Operand {
-      explicit Operand(const C& codes) : codes(codes) {}
       C codes;
+      void Set(const C& unsigned_codes) { codes = unsigned_codes; }
     };
     int32_t lane[kLanes];
 
     void Start(const int32_t* start) {
       for (int i = 0; i < kLanes; ++i) lane[i] = start ? *start : 0;
     }
-    void Add(const Operand& operand, const int8_t* x, int) {
+    void Add(const Operand& operand, const C& x, int) {
       for (int i = 0; i < kLanes; ++i) {
-        const uint32_t codes = operand.codes.lane[i];
-        for (int c = 0; c < 4; ++c) {
-          lane[i] += static_cast<int32_t>((codes >> (8 * c)) & 0xff) * x[c];
+        for (int bit = 0; bit < 32; bit += 8) {
+          const auto code = static_cast<int32_t>((operand.codes.lane[i] >> bit) & 0xff);
+          lane[i] += code * static_cast<int8_t>(x.lane[i] >> bit);
         }
       }
     }
@@ -118,10 +124,25 @@ struct Scalar {
     }
   };
 
-  // codes[i] = block[i] * inverse, to the nearest integer, ties to even.
-  static void Round(const float* block, float inverse, int8_t* codes) {
+  // The largest magnitude.
+  static float Largest(const float* block) {
+    int32_t largest = 0;
+    for (int i = 0; i < kBlock; ++i) {
+      int32_t bits;
+      std::memcpy(&bits, block + i, 4);
+      largest = std::max(largest, bits & 0x7fffffff);
+    }
+    float result;
+    std::memcpy(&result, &largest, 4);
+    return result;
+  }
+
+  // codes[i] = block[i] * inverse, to the nearest integer, ties to even; sums of its halves.
+  static void Round(const float* block, float inverse, int8_t* codes, int32_t* sums) {
+    sums[0] = sums[1] = 0;
     for (int i = 0; i < kBlock; ++i) {
       codes[i] = static_cast<int8_t>(std::nearbyint(block[i] * inverse));
+      sums[i / 16] += codes[i];
     }
   }
 };

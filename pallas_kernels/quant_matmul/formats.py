@@ -1,7 +1,7 @@
 """The weight formats and how a packed matrix lies in memory; the twin of layout.h.
 
-Rows are interleaved by 16, so that a SIMD lane is a row and no kernel ever adds across lanes. A
-group of 16 rows is a section of scales and a section of codes, each padded to 64 bytes. Codes keep
+Rows are interleaved by 32, so that a SIMD lane is a row and no kernel ever adds across lanes. A
+group of 32 rows is a section of scales and a section of codes, each padded to 64 bytes. Codes keep
 the width they have in the file, hence the bytes of a matrix too (K-quants: 2 % more, since their
 6-bit scales become bytes): at one token the bytes decide. Everything here is shapes and offsets.
 """
@@ -9,7 +9,7 @@ the width they have in the file, hence the bytes of a matrix too (K-quants: 2 % 
 from dataclasses import dataclass
 from typing import Literal
 
-ROWS = 16  # interleaved
+ROWS = 32  # interleaved
 BLOCK = 32  # columns that share a scale of the activations
 HALF_BLOCK = 16  # columns that share a scale of Q6_K
 SUPER_BLOCK = 256  # columns of a K-quant's outer scale
@@ -72,12 +72,12 @@ def num_groups(num_rows: int) -> int:
 def scale_bytes(format: Format, num_columns: int) -> int:
     """Bytes of a group's scales, with B blocks and S super-blocks:
 
-    channel        float32 [16]
-    half           float16 [B, 16]
-    half_minimum   float16 [B, 2, 16]: scale, minimum
-    super_minimum  float16 [S, 2, 16]: scale, minimum; then uint8 [B, 2, 16]: their factors; the
+    channel        float32 [32]
+    half           float16 [B, 32]
+    half_minimum   float16 [B, 2, 32]: scale, minimum
+    super_minimum  float16 [S, 2, 32]: scale, minimum; then uint8 [B, 2, 32]: their factors; the
                    minimum is subtracted
-    super_half     float16 [S, 16]; then int8 [2 B, 16]: a factor per half block
+    super_half     float16 [S, 32]; then int8 [2 B, 32]: a factor per half block
     """
     blocks, supers = -(-num_columns // BLOCK), -(-num_columns // SUPER_BLOCK)
     nbytes = {
@@ -92,12 +92,12 @@ def scale_bytes(format: Format, num_columns: int) -> int:
 
 
 def code_bytes(format: Format, num_columns: int) -> int:
-    """Bytes of a group's codes. Floats lie as [K, 16]; others block after block:
+    """Bytes of a group's codes. Floats lie as [K, 32]; others block after block:
 
-    8 bits  uint8 [8, 16, 4]: column group j, row, column; code of column 4 j + i
-    4 bits  uint8 [4, 16, 4]: column group j in the low half of a byte, j + 4 in the high half
-    5 bits  the low 4 bits as above; then uint8 [16, 4] with the fifth bit of group j at bit j
-    6 bits  the low 4 bits as above; then uint8 [2, 16, 4] with the two high bits of column group
+    8 bits  uint8 [8, 32, 4]: column group j, row, column; code of column 4 j + i
+    4 bits  uint8 [4, 32, 4]: column group j in the low half of a byte, j + 4 in the high half
+    5 bits  the low 4 bits as above; then uint8 [32, 4] with the fifth bit of group j at bit j
+    6 bits  the low 4 bits as above; then uint8 [2, 32, 4] with the two high bits of column group
             4 h + j at bit 2 j of part h
     """
     if format.is_float:

@@ -18,15 +18,15 @@ namespace {
 template <typename V, int kBits>
 inline typename V::C Unpack(const uint8_t* block, int lane, int j) {
   const uint8_t* at = block + lane * 4;
-  if (kBits == 8) return V::LoadCodes(at + j * 64);
-  const typename V::C pair = V::LoadCodes(at + (j & 3) * 64);
+  if (kBits == 8) return V::LoadCodes(at + j * kQuad);
+  const typename V::C pair = V::LoadCodes(at + (j & 3) * kQuad);
   const typename V::C low = V::And(j < 4 ? pair : V::Right(pair, 4), 0x0f);
   if (kBits == 5) {
-    const typename V::C plane = V::LoadCodes(at + 256);
+    const typename V::C plane = V::LoadCodes(at + 4 * kQuad);
     return V::Or(low, V::And(j < 4 ? V::Left(plane, 4 - j) : V::Right(plane, j - 4), 0x10));
   }
   if (kBits == 6) {
-    const typename V::C plane = V::LoadCodes(at + 256 + (j >> 2) * 64);
+    const typename V::C plane = V::LoadCodes(at + (4 + (j >> 2)) * kQuad);
     const int field = 2 * (j & 3);
     return V::Or(low, V::And(field < 4 ? V::Left(plane, 4 - field) : V::Right(plane, field - 4),
                              0x30));
@@ -34,89 +34,137 @@ inline typename V::C Unpack(const uint8_t* block, int lane, int j) {
   return low;
 }
 
-// 16 rows times kTokens tokens, integer dot products. codes: packed blocks, or a byte per code.
-// out [kTokens][16].
+// 32 rows times kTokens tokens, integer dot products. codes: packed blocks, or a byte per code.
+// out [kTokens][32].
 template <typename V, int kBits, bool kHasMinimum, bool kIsHalf, bool kIsPacked, int kTokens>
 void IntegerTile(const uint8_t* codes, const float* scale, const float* minimum, const Tile& x,
                  int64_t blocks, float* out) {
   using F = typename V::F;
   using Dot = typename V::template Dot<kBits>;
-  constexpr int kBlockBytes = kIsPacked ? 64 * kBits : 512;
+  constexpr int kBlockBytes = kQuad * (kIsPacked ? kBits : 8);
   constexpr int kParts = kIsHalf ? 2 : 1, kSteps = 8 / kParts;
-  for (int lane = 0; lane < kRows; lane += V::kLanes) {
-    F sum[kTokens];
+  constexpr int kVectors = V::kVectors;  // of rows, at once
+  for (int first = 0; first < kRows; first += V::kLanes * kVectors) {
+    F sum[kTokens][kVectors];
     HALOGEN_UNROLL
-    for (int t = 0; t < kTokens; ++t) sum[t] = V::Zero();
+    for (int t = 0; t < kTokens; ++t) {
+      HALOGEN_UNROLL
+      for (int v = 0; v < kVectors; ++v) sum[t][v] = V::Zero();
+    }
     for (int64_t b = 0; b < blocks; ++b) {
       const uint8_t* block = codes + b * kBlockBytes;
       const int8_t* columns = x.codes + b * kBlock * kTokens;
       if (kHasMinimum) {
-        const F low = V::Load(minimum + b * kRows + lane);
+        F low[kVectors];
+        HALOGEN_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+          low[v] = V::Load(minimum + b * kRows + first + v * V::kLanes);
+        }
         HALOGEN_UNROLL
         for (int t = 0; t < kTokens; ++t) {
-          sum[t] = V::Fma(low, V::Broadcast(x.sum + b * kTokens + t), sum[t]);
+          const F total = V::Broadcast(x.sum + b * kTokens + t);
+          HALOGEN_UNROLL
+          for (int v = 0; v < kVectors; ++v) sum[t][v] = V::Fma(low[v], total, sum[t][v]);
         }
       }
       HALOGEN_UNROLL
       for (int part = 0; part < kParts; ++part) {
-        Dot dot[kTokens];
+        Dot dot[kTokens][kVectors];
         HALOGEN_UNROLL
         for (int t = 0; t < kTokens; ++t) {
-          dot[t].Start(kHasMinimum ? nullptr : x.start + (b * kParts + part) * kTokens + t);
+          HALOGEN_UNROLL
+          for (int v = 0; v < kVectors; ++v) {
+            dot[t][v].Start(kHasMinimum ? nullptr : x.start + (b * kParts + part) * kTokens + t);
+          }
         }
         HALOGEN_UNROLL
         for (int step = 0; step < kSteps; ++step) {
           const int j = part * kSteps + step;
-          const typename V::C group = kIsPacked ? Unpack<V, kBits>(block, lane, j)
-                                                : V::LoadCodes(block + lane * 4 + j * 64);
-          const typename Dot::Operand operand(group);
+          typename Dot::Operand operand[kVectors];
+          HALOGEN_UNROLL
+          for (int v = 0; v < kVectors; ++v) {
+            const int lane = first + v * V::kLanes;
+            operand[v].Set(kIsPacked ? Unpack<V, kBits>(block, lane, j)
+                                     : V::LoadCodes(block + j * kQuad + lane * 4));
+          }
           HALOGEN_UNROLL
           for (int t = 0; t < kTokens; ++t) {
-            dot[t].Add(operand, columns + (j * kTokens + t) * 4, step);
+            const typename V::C four = V::BroadcastCodes(columns + (j * kTokens + t) * 4);
+            HALOGEN_UNROLL
+            for (int v = 0; v < kVectors; ++v) dot[t][v].Add(operand[v], four, step);
           }
         }
-        const F factor = V::Load(scale + (b * kParts + part) * kRows + lane);
+        F factor[kVectors];
+        HALOGEN_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+          factor[v] = V::Load(scale + (b * kParts + part) * kRows + first + v * V::kLanes);
+        }
         HALOGEN_UNROLL
         for (int t = 0; t < kTokens; ++t) {
-          const F both = V::Mul(factor, V::Broadcast(x.scale + b * kTokens + t));
-          sum[t] = V::Fma(both, dot[t].Result(), sum[t]);
+          const F own = V::Broadcast(x.scale + b * kTokens + t);
+          HALOGEN_UNROLL
+          for (int v = 0; v < kVectors; ++v) {
+            sum[t][v] = V::Fma(V::Mul(factor[v], own), dot[t][v].Result(), sum[t][v]);
+          }
         }
       }
     }
     HALOGEN_UNROLL
-    for (int t = 0; t < kTokens; ++t) V::Store(out + t * kRows + lane, sum[t]);
+    for (int t = 0; t < kTokens; ++t) {
+      HALOGEN_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        V::Store(out + t * kRows + first + v * V::kLanes, sum[t][v]);
+      }
+    }
   }
 }
 
-// kGroups groups of 16 rows times kTokens tokens in float32. weights [kGroups][K][16] of kType, the
-// groups group_bytes apart. out [kGroups][kTokens][16].
+// kGroups groups of 32 rows times kTokens tokens in float32. weights [kGroups][K][32] of kType, the
+// groups group_bytes apart. out [kGroups][kTokens][32].
 template <typename V, int kType, int kGroups, int kTokens>
 void FloatTile(const uint8_t* weights, int64_t group_bytes, const Tile& x, int64_t columns,
                float* out) {
   using F = typename V::F;
-  constexpr int kRowBytes = kRows * (kType == kF32 ? 4 : 2);
-  for (int lane = 0; lane < kRows; lane += V::kLanes) {
-    F sum[kGroups][kTokens];
+  constexpr int kBytes = kType == kF32 ? 4 : 2;
+  constexpr int kVectors = V::kVectors;
+  for (int first = 0; first < kRows; first += V::kLanes * kVectors) {
+    F sum[kGroups][kTokens][kVectors];
     HALOGEN_UNROLL
     for (int g = 0; g < kGroups; ++g) {
       HALOGEN_UNROLL
-      for (int t = 0; t < kTokens; ++t) sum[g][t] = V::Zero();
+      for (int t = 0; t < kTokens; ++t) {
+        HALOGEN_UNROLL
+        for (int v = 0; v < kVectors; ++v) sum[g][t][v] = V::Zero();
+      }
     }
-    const uint8_t* at = weights + lane * kRowBytes / kRows;
-    for (int64_t k = 0; k < columns; ++k, at += kRowBytes) {
+    const uint8_t* at = weights + first * kBytes;
+    for (int64_t k = 0; k < columns; ++k, at += kRows * kBytes) {
       HALOGEN_UNROLL
       for (int g = 0; g < kGroups; ++g) {
-        const F weight = V::template LoadAs<kType>(at + g * group_bytes);
+        F weight[kVectors];
+        HALOGEN_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+          weight[v] = V::template LoadAs<kType>(at + g * group_bytes + v * V::kLanes * kBytes);
+        }
         HALOGEN_UNROLL
         for (int t = 0; t < kTokens; ++t) {
-          sum[g][t] = V::Fma(weight, V::Broadcast(x.values + k * kTokens + t), sum[g][t]);
+          const F value = V::Broadcast(x.values + k * kTokens + t);
+          HALOGEN_UNROLL
+          for (int v = 0; v < kVectors; ++v) {
+            sum[g][t][v] = V::Fma(weight[v], value, sum[g][t][v]);
+          }
         }
       }
     }
     HALOGEN_UNROLL
     for (int g = 0; g < kGroups; ++g) {
       HALOGEN_UNROLL
-      for (int t = 0; t < kTokens; ++t) V::Store(out + (g * kTokens + t) * kRows + lane, sum[g][t]);
+      for (int t = 0; t < kTokens; ++t) {
+        HALOGEN_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+          V::Store(out + (g * kTokens + t) * kRows + first + v * V::kLanes, sum[g][t][v]);
+        }
+      }
     }
   }
 }
@@ -129,7 +177,7 @@ struct Kernel {
   using FloatFunction = void (*)(const uint8_t*, int64_t, const Tile&, int64_t, float*);
 
   static constexpr int kPackedTokens = 2;  // with more it pays to unpack a group once
-  static constexpr int kGroupsAtOnce = 4;  // hides the latency of float sums of few tokens
+  static constexpr int kGroupsAtOnce = 4 / V::kVectors;  // hides the latency of float sums of few tokens
   static constexpr int kFewTokens = 2;
 
   // Entry [n - 1] multiplies n tokens.
@@ -205,7 +253,7 @@ struct Kernel {
 
   // ---- weights ----
 
-  // Scales and minima of a group as float32, [blocks or half blocks][16] and [blocks][16].
+  // Scales and minima of a group as float32, [blocks or half blocks][32] and [blocks][32].
   static void ExpandScales(const Format& format, const uint8_t* group, int64_t columns,
                            float* scale, float* minimum) {
     const int64_t blocks = Ceil(columns, kBlock), supers = Ceil(columns, kSuperBlock);
@@ -263,8 +311,8 @@ struct Kernel {
       for (int lane = 0; lane < kRows; lane += V::kLanes) {
         HALOGEN_UNROLL
         for (int j = 0; j < 8; ++j) {
-          V::StoreCodes(codes + (b * 8 + j) * 64 + lane * 4,
-                        Unpack<V, kBits>(packed + b * 64 * kBits, lane, j));
+          V::StoreCodes(codes + (b * 8 + j) * kQuad + lane * 4,
+                        Unpack<V, kBits>(packed + b * kQuad * kBits, lane, j));
         }
       }
     }
@@ -280,12 +328,12 @@ struct Kernel {
     return scratch;
   }
 
-  // Weights of a group as float32 [K][16].
+  // Weights of a group as float32 [K][32].
   static void Dequantize(const Format& format, const uint8_t* codes, const float* scale,
                          const float* minimum, int64_t columns, float* values) {
     const int shift = format.is_half() ? 4 : 5;
     for (int64_t k = 0; k < columns; ++k) {
-      const uint8_t* at = codes + k / 4 * 64 + k % 4;
+      const uint8_t* at = codes + k / 4 * kQuad + k % 4;
       for (int r = 0; r < kRows; ++r) {
         const float code = static_cast<float>(at[r * 4] - format.zero);
         const float product = scale[(k >> shift) * kRows + r] * code;
@@ -309,26 +357,38 @@ struct Kernel {
     }
   }
 
+  static constexpr int kChunk = 8;  // blocks that are prepared together
+  static constexpr float kZeroBlock[kBlock] = {};
+
+  // Row t of a tile of `count` tokens.
   template <int kType>
   static void PrepareRow(const Activations& activations, const char* row, char* data, int count,
                          int t) {
     constexpr int kBytes = kType == kF32 ? 4 : 2;
-    for (int64_t b = 0; b < activations.blocks(); ++b) {
-      alignas(64) float block[kBlock] = {};
-      const int64_t width = std::min(kBlock, activations.columns - b * kBlock);
-      const uint8_t* at = reinterpret_cast<const uint8_t*>(row) + b * kBlock * kBytes;
-      if (width == kBlock) {
-        for (int i = 0; i < kBlock; i += V::kLanes) {
-          V::Store(block + i, V::template LoadAs<kType>(at + i * kBytes));
-        }
+    const int64_t columns = activations.columns;
+    for (int64_t first = 0; first < columns; first += kChunk * kBlock) {
+      alignas(64) float converted[kChunk * kBlock];
+      const int64_t width = std::min(kChunk * kBlock, columns - first);
+      const uint8_t* at = reinterpret_cast<const uint8_t*>(row) + first * kBytes;
+      const float* chunk = converted;
+      int64_t i = 0;
+      if (kType == kF32 && width % kBlock == 0) {
+        chunk = reinterpret_cast<const float*>(at);
       } else {
-        for (int i = 0; i < width; ++i) block[i] = LoadOne<kType>(at + i * kBytes);
+        for (; i + V::kLanes <= width; i += V::kLanes) {
+          V::Store(converted + i, V::template LoadAs<kType>(at + i * kBytes));
+        }
+        for (; i < width; ++i) converted[i] = LoadOne<kType>(at + i * kBytes);
+        for (; i % kBlock; ++i) converted[i] = 0;
       }
       if (activations.needs_values) {
         float* values = reinterpret_cast<float*>(data + activations.values_at);
-        for (int i = 0; i < width; ++i) values[(b * kBlock + i) * count + t] = block[i];
+        for (i = 0; i < width; ++i) values[(first + i) * count + t] = chunk[i];
       }
-      if (activations.needs_codes) PrepareBlock(activations, block, data, count, t, b);
+      if (activations.needs_codes) {
+        PrepareCodes(activations, chunk, static_cast<int>(Ceil(width, kBlock)), data, count, t,
+                     first / kBlock);
+      }
     }
   }
 
@@ -344,43 +404,38 @@ struct Kernel {
     return kType == kBf16 ? Bf16ToFloat(half) : HalfToFloat(half);
   }
 
-  static void PrepareBlock(const Activations& activations, const float* block, char* data,
-                           int count, int t, int64_t b) {
-    // As integers, so that a NaN is the largest of all and spoils the scale.
-    int32_t largest = 0;
-    for (int i = 0; i < kBlock; ++i) {
-      int32_t bits;
-      std::memcpy(&bits, block + i, 4);
-      bits &= 0x7fffffff;
-      largest = bits > largest ? bits : largest;
+  // `blocks` blocks of a row, the first of them block `first`, as int8.
+  static void PrepareCodes(const Activations& activations, const float* chunk, int blocks,
+                           char* data, int count, int t, int64_t first) {
+    alignas(64) int8_t codes[kChunk * kBlock];
+    int32_t sums[kChunk * 2];
+    float* scale = reinterpret_cast<float*>(data + activations.scale_at) + first * count + t;
+    float* sum = reinterpret_cast<float*>(data + activations.sum_at) + first * count + t;
+    for (int b = 0; b < blocks; ++b) {
+      // The magnitudes are compared as integers, so that a NaN is the largest of all and spoils the
+      // scale.
+      const float top = V::Largest(chunk + b * kBlock);
+      scale[b * count] = top * (1.0f / 127.0f);
+      // Blocks of next to nothing become zero: 127 / top would overflow. So do those with an
+      // infinity or a NaN; their scale makes the result a NaN.
+      const bool is_usual = top > 1e-30f && top < 3e38f;
+      V::Round(is_usual ? chunk + b * kBlock : kZeroBlock, is_usual ? 127.0f / top : 0.0f,
+               codes + b * kBlock, sums + b * 2);
+      sum[b * count] = scale[b * count] * static_cast<float>(sums[b * 2] + sums[b * 2 + 1]);
     }
-    float top;
-    std::memcpy(&top, &largest, 4);
-    const float scale = top * (1.0f / 127.0f);
-    // Blocks of next to nothing become zero: 127 / top would overflow. So do those with an infinity
-    // or a NaN; their scale makes the result a NaN.
-    const float inverse = top > 1e-30f && top < 3e38f ? 127.0f / top : 0.0f;
-    alignas(64) int8_t codes[kBlock] = {};
-    int32_t sums[2] = {0, 0};
-    if (inverse != 0.0f) {
-      V::Round(block, inverse, codes);
-      for (int i = 0; i < 16; ++i) sums[0] += codes[i];
-      for (int i = 16; i < 32; ++i) sums[1] += codes[i];
-    }
-    char* out = data + activations.codes_at + b * kBlock * count + t * 4;
-    for (int j = 0; j < 8; ++j) std::memcpy(out + j * count * 4, codes + j * 4, 4);
-    const int64_t at = b * count + t;
-    reinterpret_cast<float*>(data + activations.scale_at)[at] = scale;
-    reinterpret_cast<float*>(data + activations.sum_at)[at] =
-        scale * static_cast<float>(sums[0] + sums[1]);
+    char* quads = data + activations.codes_at + first * kBlock * count + t * 4;
+    for (int j = 0; j < blocks * 8; ++j) std::memcpy(quads + j * count * 4, codes + j * 4, 4);
     for (int i = 0; i < kNumZeros; ++i) {
       if (!activations.needs_zero[i]) continue;
-      int32_t* start = reinterpret_cast<int32_t*>(data + activations.start_at[i]);
+      int32_t* start = reinterpret_cast<int32_t*>(data + activations.start_at[i]) + t;
       if (kZeros[i] == 32) {
-        start[2 * b * count + t] = -32 * sums[0];
-        start[(2 * b + 1) * count + t] = -32 * sums[1];
+        start += 2 * first * count;
+        for (int h = 0; h < blocks * 2; ++h) start[h * count] = -32 * sums[h];
       } else {
-        start[at] = -kZeros[i] * (sums[0] + sums[1]);
+        start += first * count;
+        for (int b = 0; b < blocks; ++b) {
+          start[b * count] = -kZeros[i] * (sums[b * 2] + sums[b * 2 + 1]);
+        }
       }
     }
   }
@@ -448,7 +503,7 @@ struct Kernel {
     }
   }
 
-  // Sums [count][16] of one group into the result's rows first, first + 1, ...
+  // Sums [count][32] of one group into the result's rows first, first + 1, ...
   static void WriteOut(const Product& product, const float* sums, int64_t group, int64_t first,
                        int count) {
     const int64_t begin = group * kRows;

@@ -1,7 +1,7 @@
 // How a packed matrix lies in memory; the twin of formats.py, which explains it.
 //
-// Rows are interleaved by 16. A group of 16 rows is a scale section and a code section, each padded
-// to 64 bytes; a code section holds, for each block of 32 columns, 16 x 4 bytes per group of 4
+// Rows are interleaved by 32. A group of 32 rows is a scale section and a code section, each padded
+// to 64 bytes; a code section holds, for each block of 32 columns, 32 x 4 bytes per group of 4
 // columns, so that a 32-bit lane is a row.
 
 #ifndef HALOGEN_PALLAS_KERNELS_QUANT_MATMUL_LAYOUT_H_
@@ -12,10 +12,11 @@
 
 namespace halogen {
 
-constexpr int64_t kRows = 16;         // interleaved
+constexpr int64_t kRows = 32;         // interleaved
 constexpr int64_t kBlock = 32;        // columns that share a scale of the activations
 constexpr int64_t kSuperBlock = 256;  // columns of a K-quant's outer scale
 constexpr int64_t kAlignment = 64;    // bytes
+constexpr int64_t kQuad = kRows * 4;   // bytes of 4 columns, a byte per code
 
 enum class Scales {
   kNone,         // codes are floating point numbers

@@ -148,17 +148,19 @@ inline void DequantizeRow(const Format& format, const uint8_t* packed, int64_t r
       }
     }
     if (!format.is_half()) scale[1] = scale[0];
-    const uint8_t* block = codes + b * 64 * format.bits + r * 4;
+    const uint8_t* block = codes + b * kQuad * format.bits + r * 4;
     const int64_t width = std::min(kBlock, columns - b * kBlock);
     for (int64_t k = 0; k < width; ++k) {
       const int64_t j = k / 4, i = k % 4;
       int code;
       if (format.bits == 8) {
-        code = block[j * 64 + i];
+        code = block[j * kQuad + i];
       } else {
-        code = (block[(j & 3) * 64 + i] >> (j < 4 ? 0 : 4)) & 0x0f;
-        if (format.bits == 5) code |= ((block[256 + i] >> j) & 1) << 4;
-        if (format.bits == 6) code |= ((block[256 + j / 4 * 64 + i] >> (2 * (j & 3))) & 3) << 4;
+        code = (block[(j & 3) * kQuad + i] >> (j < 4 ? 0 : 4)) & 0x0f;
+        if (format.bits == 5) code |= ((block[4 * kQuad + i] >> j) & 1) << 4;
+        if (format.bits == 6) {
+          code |= ((block[(4 + j / 4) * kQuad + i] >> (2 * (j & 3))) & 3) << 4;
+        }
       }
       const float product = scale[k / 16] * static_cast<float>(code - format.zero);
       out[b * kBlock + k] = format.has_minimum() ? product + minimum : product;

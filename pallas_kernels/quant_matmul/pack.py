@@ -47,6 +47,11 @@ def row_bytes(format_name: str, num_columns: int) -> int:
     return num_columns // format.columns * _BLOCK_BYTES[format.name]
 
 
+def fits(format_name: str, num_columns: int) -> bool:
+    """A matrix of this format and width can be packed."""
+    return format_name in INDEX and num_columns % FORMATS[INDEX[format_name]].columns == 0
+
+
 def quantize_int8(values: np.ndarray) -> np.ndarray:
     """float32 [N, K] -> rows for the format INT8, uint8 [N, 4 + K]: a float32 scale, then int8
     codes. The largest magnitude of a row becomes 127.
@@ -86,7 +91,7 @@ def empty(format_names: Sequence[str], shape: tuple[int, int]) -> QTensor:
 def fill(stack: QTensor, layer: int, rows: np.ndarray, first_row: int = 0) -> None:
     """Packs rows uint8 [n, row_bytes] as rows first_row .. first_row + n of a layer.
 
-    first_row must be a multiple of 16, and n too except for the matrix's last rows, so that runs of
+    first_row must be a multiple of 32, and n too except for the matrix's last rows, so that runs of
     rows can be filled in any order and by several threads.
     """
     format = FORMATS[int(stack.formats[layer])]
@@ -130,7 +135,7 @@ def _format(name: str) -> Format:
 
 
 def _pack(format: Format, rows: np.ndarray, num_columns: int, out: np.ndarray) -> None:
-    """rows uint8 [16 G, row_bytes] into out uint8 [G, group_bytes]."""
+    """rows uint8 [32 G, row_bytes] into out uint8 [G, group_bytes]."""
     num_scale_bytes = scale_bytes(format, num_columns)
     codes_out = out[:, num_scale_bytes:]
     if format.is_float:
@@ -149,7 +154,7 @@ def _pack(format: Format, rows: np.ndarray, num_columns: int, out: np.ndarray) -
     else:
         parts, low, high = _split_simple(format, blocks)
     begin = 0
-    for part in parts:  # [rows, n, m bytes] -> [G, n, 16, m]
+    for part in parts:  # [rows, n, m bytes] -> [G, n, 32, m]
         grouped = part.reshape(-1, ROWS, *part.shape[1:]).swapaxes(1, 2)
         nbytes = grouped[0].size
         out[:, begin : begin + nbytes] = grouped.reshape(-1, nbytes)
@@ -158,10 +163,10 @@ def _pack(format: Format, rows: np.ndarray, num_columns: int, out: np.ndarray) -
         _put_bytes(codes_out, low)
         return
     num_blocks = num_columns // BLOCK
-    grouped_out = codes_out.reshape(-1, num_blocks, format.bits * 16, 4).view(np.uint32)[..., 0]
-    _put_words(grouped_out[:, :, :64], low, num_blocks, 4)
+    grouped_out = codes_out.reshape(-1, num_blocks, format.bits * ROWS, 4).view(np.uint32)[..., 0]
+    _put_words(grouped_out[:, :, : 4 * ROWS], low, num_blocks, 4)
     if high is not None:
-        _put_words(grouped_out[:, :, 64:], high, num_blocks, format.bits - 4)
+        _put_words(grouped_out[:, :, 4 * ROWS :], high, num_blocks, format.bits - 4)
 
 
 def _put_bytes(out: np.ndarray, codes: np.ndarray) -> None:
@@ -171,7 +176,7 @@ def _put_bytes(out: np.ndarray, codes: np.ndarray) -> None:
 
 
 def _put_words(out: np.ndarray, words: np.ndarray, num_blocks: int, count: int) -> None:
-    """words uint32 [rows, B, count] into out uint32 [G, B, count * 16]."""
+    """words uint32 [rows, B, count] into out uint32 [G, B, count * 32]."""
     grouped = words.reshape(-1, ROWS, num_blocks, count).transpose(0, 2, 3, 1)
     out[...] = grouped.reshape(-1, num_blocks, count * ROWS)
 

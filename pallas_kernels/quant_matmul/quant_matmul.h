@@ -14,7 +14,7 @@
 
 namespace halogen {
 
-constexpr int kMaxTile = 12;  // tokens of a tile in any instruction set
+constexpr int kMaxTile = 16;  // tokens of a tile in any instruction set
 
 // Which starting values of integer dot products a step needs: -zero x (sum of the activations).
 constexpr int kZeros[] = {8, 16, 128, 32};  // the last one per half block
@@ -91,10 +91,10 @@ struct Product {
 
 // A thread's own memory for one group of rows.
 struct Scratch {
-  uint8_t* codes;   // [K][16], one byte each
-  float* scale;     // [K / 16][16] at most
-  float* minimum;   // [K / 32][16]
-  float* values;    // [K][16]
+  uint8_t* codes;   // [K][32], one byte each
+  float* scale;     // [K / 16][32] at most
+  float* minimum;   // [K / 32][32]
+  float* values;    // [K][32]
 
   static int64_t Bytes(int64_t columns) {
     const int64_t padded = Ceil(columns, kBlock) * kBlock;

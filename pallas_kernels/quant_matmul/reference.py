@@ -100,18 +100,18 @@ def round_to_blocks(x: jax.Array) -> jax.Array:
 
 
 def decode_groups(format: Format, data: jax.Array, num_columns: int) -> jax.Array:
-    """Groups of packed rows, uint8 [G, bytes] -> float32 [G, 16, K], exactly as the file means."""
+    """Groups of packed rows, uint8 [G, bytes] -> float32 [G, 32, K], exactly as the file means."""
     scales, codes = jnp.split(data, [scale_bytes(format, num_columns)], axis=1)
     if format.is_float:
         kind = {"F32": jnp.float32, "BF16": jnp.bfloat16, "F16": jnp.float16}[format.name]
         floats = _view(codes, kind, num_columns * ROWS).reshape(-1, num_columns, ROWS)
         return floats.astype(jnp.float32).swapaxes(1, 2)
     num_blocks = -(-num_columns // BLOCK)
-    blocks = codes.reshape(-1, num_blocks, format.bits * 64)
-    # [G, B, 8, 16, 4] -> [G, 16, B * 8 * 4]
+    blocks = codes.reshape(-1, num_blocks, format.bits * 4 * ROWS)
+    # [G, B, 8, 32, 4] -> [G, 32, B * 8 * 4]
     columns = _codes(format, blocks).transpose(0, 3, 1, 2, 4).reshape(-1, ROWS, num_blocks * BLOCK)
     numbers = (columns.astype(jnp.int32) - format.zero).astype(jnp.float32)
-    scale, minimum = _scales(format, scales, num_columns)  # [G, parts, 16]
+    scale, minimum = _scales(format, scales, num_columns)  # [G, parts, 32]
     width = HALF_BLOCK if format.scales == "super_half" else BLOCK
 
     def spread(part: jax.Array) -> jax.Array:
@@ -125,16 +125,16 @@ def decode_groups(format: Format, data: jax.Array, num_columns: int) -> jax.Arra
 
 
 def _codes(format: Format, blocks: jax.Array) -> jax.Array:
-    """uint8 [G, B, bytes] -> a code a byte, uint8 [G, B, 8, 16, 4]."""
+    """uint8 [G, B, bytes] -> a code a byte, uint8 [G, B, 8, 32, 4]."""
     shape = blocks.shape[:2]
     if format.bits == 8:
         return blocks.reshape(*shape, 8, ROWS, 4)
-    pairs = blocks[:, :, :256].reshape(*shape, 4, ROWS, 4)
+    pairs = blocks[:, :, : 16 * ROWS].reshape(*shape, 4, ROWS, 4)
     low = jnp.concatenate([pairs & 15, pairs >> 4], axis=2)
     if format.bits == 4:
         return low
     high_bits = format.bits - 4
-    planes = blocks[:, :, 256:].reshape(*shape, high_bits, 1, ROWS, 4)
+    planes = blocks[:, :, 16 * ROWS :].reshape(*shape, high_bits, 1, ROWS, 4)
     per_plane = 8 // high_bits
     shifts = (jnp.arange(per_plane, dtype=jnp.uint8) * high_bits).reshape(-1, 1, 1)
     high = (planes >> shifts) & (2**high_bits - 1)
@@ -144,7 +144,7 @@ def _codes(format: Format, blocks: jax.Array) -> jax.Array:
 def _scales(
     format: Format, data: jax.Array, num_columns: int
 ) -> tuple[jax.Array, jax.Array | None]:
-    """float32 [G, blocks or half blocks, 16] and, where there are any, minima [G, blocks, 16]."""
+    """float32 [G, blocks or half blocks, 32] and, where there are any, minima [G, blocks, 32]."""
     blocks, supers = -(-num_columns // BLOCK), -(-num_columns // SUPER_BLOCK)
     per_super = SUPER_BLOCK // BLOCK
     match format.scales:
