@@ -42,30 +42,31 @@ def library_path() -> Path:
     return BUILD_FOLDER / f"kernels-{digest.hexdigest()[:16]}.so"
 
 
-def build() -> Path:
-    """Compiles the library unless it is there. $CXX names the compiler, else g++ or clang++.
+def build(folder: Path = BUILD_FOLDER) -> Path:
+    """Compiles the library into `folder` unless it is there. $CXX names the compiler, else g++ or
+    clang++.
 
     The finished file appears under its name at once, so that several processes may build at the
     same time. Raises NativeError with the compiler's message.
     """
-    library = library_path()
+    library = folder / library_path().name
     if library.exists():
         return library
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise NativeError("no C++ compiler was found; install g++ or clang++, or set CXX")
-    BUILD_FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILD_FOLDER) as folder:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
         includes = [f"-I{FOLDER.parent}", f"-isystem{jax.ffi.include_dir()}"]
 
         def compile_one(source: Path) -> str:
-            target = f"{folder}/{source.parent.name}.{source.stem}.o"
+            target = f"{scratch}/{source.parent.name}.{source.stem}.o"
             _run([compiler, *FLAGS, *includes, "-c", str(source), "-o", target])
             return target
 
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             objects = list(threads.map(compile_one, sources()))
-        linked = f"{folder}/{library.name}"
+        linked = f"{scratch}/{library.name}"
         _run([compiler, *FLAGS, "-shared", *objects, "-o", linked])
         os.replace(linked, library)
     return library
