@@ -22,7 +22,7 @@ namespace halogen {
 namespace {
 
 struct Avx2 : Avx2Registers {
-  static constexpr int kVectors = 1, kTile = 6;
+  static constexpr int kVectors = 2, kTile = 3, kPackedTiles = 1;
 
   template <int kBits>
   static constexpr int UnpackedBits() {

@@ -17,7 +17,7 @@ namespace halogen {
 namespace {
 
 struct Avx512 {
-  static constexpr int kLanes = 16, kVectors = 2, kTile = 8;
+  static constexpr int kLanes = 16, kVectors = 2, kTile = 8, kPackedTiles = 2;
   using F = __m512;
   using C = __m512i;
 

@@ -12,7 +12,7 @@ namespace halogen {
 namespace {
 
 struct Scalar {
-  static constexpr int kLanes = 16, kVectors = 1, kTile = 2;
+  static constexpr int kLanes = 16, kVectors = 1, kTile = 2, kPackedTiles = 1;
   struct F {
     float lane[kLanes];
   };
