@@ -18,7 +18,7 @@ namespace {
 namespace ffi = xla::ffi;
 
 const Variant& Fastest() {
-  static const Variant variant = RunnableVariants().front();
+  static const Variant& variant = *RunnableVariants().front();
   return variant;
 }
 

@@ -1,16 +1,18 @@
 // Attention of one block of query vectors over a run of context tiles, for one instruction set.
 //
-// Included after cpu_lanes.h, inside the same namespace; hence no include guard. A tile of keys is
-// transposed and a tile of values copied to float32 scratch once, whatever their type and wherever
-// their blocks lie; then scores and outputs are both one small matrix product. Every number of the
-// result is one chain of operations in a fixed order (over the head for a score, over the slots of
-// a tile for an output, over tiles in between), and slots that a query does not see add exactly
-// nothing, so a row's bits depend neither on the queries beside it nor on where work was cut.
+// Included by one translation unit per instruction set, after cpu_lanes.h and inside the same
+// namespace; hence no include guard. A tile is read where it lies in the cache if a register block
+// holds its queries; for more of them its keys are transposed and its values copied to float32
+// scratch first. Either way every number of the result is one chain of operations in a fixed order
+// (over the head for a score, over the slots of a tile for an output, over tiles in between), and
+// slots that a query does not see add exactly nothing: a row's bits depend neither on the queries
+// beside it nor on where work was cut.
 
 // Queries and vectors per register block: as many accumulators as the registers hold.
 constexpr int kMaxRows = HALOGEN_LANES == 4 ? 4 : 6;
 constexpr int kMaxVecs = HALOGEN_LANES == 16 ? 4 : 2;
-constexpr int kPanel = kMaxVecs * kLanes;  // keys side by side in transposed scratch
+constexpr int kPanel = kMaxVecs * kLanes;  // floats of a register block's row
+constexpr int kPair = 2 * kLanes;          // slots scored at once in the cache
 constexpr int kGroupRows = 24;             // queries whose scores lie in the first-level cache
 
 // sum [kRows, kVecs vectors] = a [kRows, depth] b, where row_at(i) is row i of b in type T
@@ -68,10 +70,10 @@ HALOGEN_INLINE void FoldValues(const float* weights, int64_t num_slots, const Ro
 }
 
 // FoldValues over packed values [num_slots, padded_head], rows as wide as those of the output.
-template <int kRows, int kVecs>
+template <int kRows>
 void FoldPacked(const float* weights, int64_t num_slots, const float* values, const float* keep,
                 const float* add, float* output, int64_t padded_head) {
-  FoldValues<kRows, kVecs, Float32>(
+  FoldValues<kRows, kMaxVecs, Float32>(
       weights, num_slots, [&](int64_t i) { return values + i * padded_head; }, keep, add, output,
       padded_head);
 }
@@ -85,7 +87,10 @@ HALOGEN_INLINE void WithConstant(int value, const Body& body) {
   body(std::integral_constant<int, kMax>());
 }
 
-static int64_t PaddedHead(const Step& step) { return (step.head_dim + kLanes - 1) / kLanes * kLanes; }
+// Size of a row of outputs and packed values: whole register blocks.
+static int64_t PaddedHead(const Step& step) {
+  return (step.head_dim + kPanel - 1) / kPanel * kPanel;
+}
 
 // Calls body(first row, number of rows) for register blocks of nearly equal size.
 template <typename Body>
@@ -97,32 +102,36 @@ HALOGEN_INLINE void ForRowBlocks(int num_rows, const Body& body) {
   }
 }
 
-// Scratch of one thread, carved from one allocation.
+// Scratch of one thread, carved from one piece of memory.
 struct Scratch {
-  Scratch(const Step& step, int64_t num_rows) {
+  Scratch(const Step& step, int64_t num_rows, float* memory) {
     const int64_t padded_head = PaddedHead(step);
-    const int64_t sizes[] = {num_rows * step.head_dim, kTileSlots * step.head_dim,
-                             kTileSlots * padded_head, kGroupRows * kTileSlots,
-                             num_rows * padded_head,   num_rows,
-                             num_rows};
-    float** const parts[] = {&query,          &keys,       &values,      &scores,
-                             &softmax.output, &softmax.top, &softmax.total};
-    int64_t size = 0;
-    for (int64_t part : sizes) size += Rounded(part);
-    static thread_local std::vector<float> memory;
-    if (memory.size() < size_t(size + 16)) memory.resize(size + 16);
-    float* next = memory.data() + (-(reinterpret_cast<uintptr_t>(memory.data()) / 4) & 15);
-    for (int i = 0; i < 7; ++i) {
-      *parts[i] = next;
-      next += Rounded(sizes[i]);
-    }
+    const auto take = [&](int64_t count) {
+      float* const part = memory == nullptr ? nullptr : memory + size;
+      size += (count + kPanel - 1) / kPanel * kPanel;
+      return part;
+    };
+    query = take(num_rows * step.head_dim);
+    keys = take(kTileSlots * step.head_dim);
+    values = take(kTileSlots * padded_head);
+    scores = take(kGroupRows * kTileSlots);
+    softmax.output = take(num_rows * padded_head);
+    softmax.top = take(num_rows);
+    softmax.total = take(num_rows);
   }
 
-  static int64_t Rounded(int64_t size) { return (size + 15) / 16 * 16; }
-
+  int64_t size = 0;
   float *query, *keys, *values, *scores;
   Softmax softmax;
 };
+
+static int64_t ScratchSize(const Step& step, int64_t num_rows) {
+  return Scratch(step, num_rows, nullptr).size;
+}
+
+static int64_t PartSize(const Step& step, int64_t num_rows) {
+  return num_rows * (PaddedHead(step) + 2);
+}
 
 template <typename From, typename To>
 void ConvertAll(const char* from, char* to, int64_t count) {
@@ -196,7 +205,7 @@ static void PackQueries(const Step& step, const Block& block, float* query) {
 }
 
 // Slots [first, end) of a tile: where each lies in the cache, in elements. The slots that complete
-// the first and the last vector stand for a slot in use, so that loading them is safe.
+// the first and the last pair of vectors get one in use, so that loading them is safe.
 static void FindSlots(const Step& step, int64_t row, int64_t tile, int64_t first, int64_t end,
                       int64_t* offsets) {
   const int64_t slot_size = step.num_kv_heads * step.head_dim;
@@ -210,8 +219,8 @@ static void FindSlots(const Step& step, int64_t row, int64_t tile, int64_t first
       offsets[slot] = (base + offset) * slot_size;
     }
   }
-  for (int64_t slot = first; slot % kLanes; --slot) offsets[slot - 1] = offsets[first];
-  for (int64_t slot = end; slot % kLanes; ++slot) offsets[slot] = offsets[end - 1];
+  for (int64_t slot = first; slot % kPair; --slot) offsets[slot - 1] = offsets[first];
+  for (int64_t slot = end; slot % kPair; ++slot) offsets[slot] = offsets[end - 1];
 }
 
 template <typename T>
@@ -257,8 +266,8 @@ void PackValues(const Step& step, const int64_t* offsets, int64_t head, int64_t 
     float* row = packed + slot * padded_head;
     int64_t dim = 0;
     for (; dim + kLanes <= step.head_dim; dim += kLanes) Store(row + dim, T::Get(value + dim));
-    if (dim < step.head_dim) {
-      Store(row + dim, GetPart<T>(value + dim, step.head_dim - dim));
+    for (; dim < padded_head; dim += kLanes) {
+      Store(row + dim, GetPart<T>(value + dim, std::max<int64_t>(step.head_dim - dim, 0)));
     }
   }
 }
@@ -290,16 +299,13 @@ struct PackedTile {
   void Fold(const float* weights, int num_rows, int first, int end, const float* keep,
             const float* add, float* output) const {
     const int64_t padded_head = PaddedHead(step);
-    for (int64_t dim = 0; dim < padded_head; dim += kMaxVecs * kLanes) {
-      const int num_vecs = int(std::min<int64_t>(kMaxVecs, (padded_head - dim) / kLanes));
-      WithConstant<kMaxRows>(num_rows, [&](auto rows) {
-        WithConstant<kMaxVecs>(num_vecs, [&](auto vecs) {
-          FoldPacked<rows(), vecs()>(weights + first, end - first,
-                                     scratch.values + first * padded_head + dim, keep, add,
-                                     output + dim, padded_head);
-        });
-      });
-    }
+    WithConstant<kMaxRows>(num_rows, [&](auto rows) {
+      for (int64_t dim = 0; dim < padded_head; dim += kPanel) {
+        FoldPacked<rows()>(weights + first, end - first,
+                           scratch.values + first * padded_head + dim, keep, add, output + dim,
+                           padded_head);
+      }
+    });
   }
 };
 
@@ -313,46 +319,43 @@ struct CachedTile {
   const Element* values;
 
   static bool Serves(const Step& step, int64_t num_rows) {
-    return num_rows <= kMaxRows && step.head_dim % (kMaxVecs * kLanes) == 0;
+    return num_rows <= kMaxRows && step.head_dim % (kPanel) == 0;
   }
 
   void Score(const float* query, int num_rows, int from, int to, float* scores) const {
     WithConstant<kMaxRows>(num_rows, [&](auto rows) {
-      int slot = from;
-      for (; slot + 2 * kLanes <= to; slot += 2 * kLanes) {
-        ScoreSlots<rows(), 2>(query, slot, scores + slot);
+      for (int slot = from / kPair * kPair; slot < to; slot += kPair) {
+        ScoreSlots<rows()>(query, slot, scores + slot);
       }
-      if (slot < to) ScoreSlots<rows(), 1>(query, slot, scores + slot);
     });
   }
 
-  // kVecs vectors of slots at once: their chains of multiply-adds run side by side.
-  template <int kRows, int kVecs>
+  // Two vectors of slots at once, so that their chains of multiply-adds run side by side.
+  template <int kRows>
   __attribute__((noinline)) void ScoreSlots(const float* query, int slot, float* scores) const {
-    Vec sum[kRows][kVecs] = {};
+    Vec sum[kRows][2] = {};
     for (int64_t dim = 0; dim < step.head_dim; dim += kLanes) {
 #pragma GCC unroll 2
-      for (int vec = 0; vec < kVecs; ++vec) {
+      for (int vec = 0; vec < 2; ++vec) {
+        const int64_t* at = offsets + slot + vec * kLanes;
         Vec rows[kLanes];
-        LoadTransposed<T>(keys + dim, offsets + slot + vec * kLanes, rows);
+        LoadTransposed<T>(keys + dim, at, rows);
         if (dim * sizeof(Element) % 64 == 0) {  // once per cache line: values are wanted next
 #pragma GCC unroll 16
-          for (int i = 0; i < kLanes; ++i) {
-            __builtin_prefetch(values + dim + offsets[slot + vec * kLanes + i]);
-          }
+          for (int i = 0; i < kLanes; ++i) __builtin_prefetch(values + dim + at[i]);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < kLanes; ++i) {
 #pragma GCC unroll 8
           for (int row = 0; row < kRows; ++row) {
-            sum[row][vec] = Fma(Splat(query[row * step.head_dim + dim + i]), rows[i],
-                                sum[row][vec]);
+            const Vec factor = Splat(query[row * step.head_dim + dim + i]);
+            sum[row][vec] = Fma(factor, rows[i], sum[row][vec]);
           }
         }
       }
     }
     for (int row = 0; row < kRows; ++row) {
-      for (int vec = 0; vec < kVecs; ++vec) {
+      for (int vec = 0; vec < 2; ++vec) {
         Store(scores + row * kTileSlots + vec * kLanes, sum[row][vec]);
       }
     }
@@ -361,7 +364,7 @@ struct CachedTile {
   void Fold(const float* weights, int num_rows, int first, int end, const float* keep,
             const float* add, float* output) const {
     WithConstant<kMaxRows>(num_rows, [&](auto rows) {
-      for (int64_t dim = 0; dim < step.head_dim; dim += kMaxVecs * kLanes) {
+      for (int64_t dim = 0; dim < step.head_dim; dim += kPanel) {
         FoldSlots<rows()>(weights + first, first, end, dim, keep, add, output + dim);
       }
     });
@@ -567,8 +570,8 @@ static void AddTile(const Step& step, const Block& block, int64_t tile, const Sc
 }
 
 // A whole block: writes its part of the output.
-static void AttendBlock(const Step& step, const Block& block) {
-  const Scratch scratch(step, block.num_rows);
+static void AttendBlock(const Step& step, const Block& block, float* memory) {
+  const Scratch scratch(step, block.num_rows, memory);
   PackQueries(step, block, scratch.query);
   BeginWithSinks(step, block, scratch.softmax);
   for (int64_t tile = block.first_tile; tile < block.end_tile; ++tile) {
@@ -579,14 +582,14 @@ static void AttendBlock(const Step& step, const Block& block) {
 
 // Where tile `index` of a divided block keeps its softmax.
 static Softmax TilePart(const Step& step, const Block& block, int64_t index, float* parts) {
-  float* part = parts + index * block.num_rows * (PaddedHead(step) + 2);
+  float* part = parts + index * PartSize(step, block.num_rows);
   return {part, part + block.num_rows, part + 2 * block.num_rows};
 }
 
 // Tiles [first, end) of a divided block, each into its own part.
 static void AttendTiles(const Step& step, const Block& block, int64_t first, int64_t end,
-                        float* parts) {
-  const Scratch scratch(step, block.num_rows);
+                        float* parts, float* memory) {
+  const Scratch scratch(step, block.num_rows, memory);
   PackQueries(step, block, scratch.query);
   for (int64_t tile = first; tile < end; ++tile) {
     const Softmax part = TilePart(step, block, tile - block.first_tile, parts);
@@ -596,8 +599,8 @@ static void AttendTiles(const Step& step, const Block& block, int64_t first, int
 }
 
 // Folds the parts of a divided block, in the order of the tiles, and writes the output.
-static void FoldTiles(const Step& step, const Block& block, float* parts) {
-  const Scratch scratch(step, block.num_rows);
+static void FoldTiles(const Step& step, const Block& block, float* parts, float* memory) {
+  const Scratch scratch(step, block.num_rows, memory);
   const int64_t padded_head = PaddedHead(step);
   const Softmax& softmax = scratch.softmax;
   BeginWithSinks(step, block, softmax);
@@ -616,8 +619,3 @@ static void FoldTiles(const Step& step, const Block& block, float* parts) {
   }
   Finish(step, block, softmax);
 }
-
-constexpr Variant kVariant = {HALOGEN_ISA,  kLanes,      WriteTokens, AttendBlock,
-                              AttendTiles, FoldTiles};
-
-#undef HALOGEN_INLINE

@@ -91,6 +91,14 @@ inline Plan MakePlan(const Step& step, int64_t num_threads, const Config& config
   return plan;
 }
 
+// Memory of the calling thread for `size` floats, aligned to 64 bytes; holds until the next call.
+inline float* ThreadScratch(int64_t size) {
+  static thread_local std::vector<float> memory;
+  if (int64_t(memory.size()) < size + 16) memory.resize(size + 16);
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  return memory.data() + (64 - address % 64) % 64 / 4;
+}
+
 // Writes the step's keys and values, then attends.
 template <typename Pool>
 void Run(const Step& step, const Variant& variant, Pool& pool, const Config& config = {}) {
@@ -106,7 +114,6 @@ void Run(const Step& step, const Variant& variant, Pool& pool, const Config& con
 
   const Plan plan = MakePlan(step, std::max<int64_t>(pool.num_threads(), 1), config);
   // Parts of divided blocks, and how many of their pieces are still to come.
-  const int64_t part_size = (step.head_dim + variant.lanes - 1) / variant.lanes * variant.lanes + 2;
   std::vector<int64_t> parts_at(plan.blocks.size());
   std::unique_ptr<std::atomic<int64_t>[]> missing;
   int64_t parts_size = 0;
@@ -117,7 +124,7 @@ void Run(const Step& step, const Variant& variant, Pool& pool, const Config& con
       const Block& block = plan.blocks[i];
       parts_at[i] = parts_size;
       if (missing[i] > 1) {
-        parts_size += (block.end_tile - block.first_tile) * block.num_rows * part_size;
+        parts_size += (block.end_tile - block.first_tile) * variant.part_size(step, block.num_rows);
       }
     }
   }
@@ -126,13 +133,14 @@ void Run(const Step& step, const Variant& variant, Pool& pool, const Config& con
   const auto run_piece = [&](int64_t item) {
     const Piece& piece = plan.pieces[item];
     const Block& block = plan.blocks[piece.block];
+    float* const memory = ThreadScratch(variant.scratch_size(step, block.num_rows));
     if (piece.first_tile == block.first_tile && piece.end_tile == block.end_tile) {
-      variant.attend_block(step, block);
+      variant.attend_block(step, block, memory);
       return;
     }
     float* const own = parts.get() + parts_at[piece.block];
-    variant.attend_tiles(step, block, piece.first_tile, piece.end_tile, own);
-    if (missing[piece.block].fetch_sub(1) == 1) variant.fold_tiles(step, block, own);
+    variant.attend_tiles(step, block, piece.first_tile, piece.end_tile, own, memory);
+    if (missing[piece.block].fetch_sub(1) == 1) variant.fold_tiles(step, block, own, memory);
   };
   if (plan.cost < config.inline_cost) {
     FlushDenormals flush;
