@@ -7,11 +7,14 @@ the platform by runtime.runner, never here.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+# Told of a start-up stage ("read", "compile") and how far it is: (stage, done, total).
+Report = Callable[[str, int, int], None]
 Device = Literal["auto", "cpu", "cuda", "tpu", "gcu"]
 
 

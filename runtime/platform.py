@@ -52,10 +52,11 @@ def make_mesh(devices: list[Device]) -> Mesh:
 
 
 def host_fingerprint() -> str:
-    """Names what compiled CPU code depends on: instruction set, jaxlib version. Programs are only
-    reused where it is equal.
+    """Names what compiled code depends on: instruction set, JAX, XLA flags. Programs are reused
+    only where it is equal.
     """
-    features = platform.machine() + platform.system() + jaxlib.version.__version__
+    features = platform.machine() + platform.system() + jax.__version__ + jaxlib.version.__version__
+    features += os.environ.get("XLA_FLAGS", "")
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         features += next((line for line in lines if line.startswith(("flags", "Features"))), "")

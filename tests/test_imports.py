@@ -15,7 +15,7 @@ ALLOWED = {
     "engine": {"records", "runner", "text", "settings"},
     "records": set(),
     "runner": {"records", "checkpoint", "text", "settings", "models", "kernels"},
-    "checkpoint": {"text", "settings", "models"},
+    "checkpoint": {"text", "settings", "models", "kernels"},
     "text": {"settings"},
     "settings": set(),
     "models": {"kernels"},

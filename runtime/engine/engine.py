@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from runtime.config import EngineConfig
+from runtime.config import EngineConfig, Report
 from runtime.engine.block_manager import BlockManager
 from runtime.engine.plan import PlannedRow, SampledToken, StepPlan
 from runtime.engine.request import (
@@ -28,7 +28,7 @@ from runtime.engine.scheduler import Scheduler
 from runtime.engine.sequence import Sequence, Status
 from runtime.engine.stopping import Completion
 from runtime.platform import use_compile_cache
-from runtime.runner.executables import COMPILES, Report
+from runtime.runner.executables import COMPILES
 from runtime.runner.model import LoadedModel, load_model
 from runtime.runner.runner import InFlight, Runner, StepResult
 

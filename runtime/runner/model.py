@@ -18,9 +18,8 @@ from pallas_kernels import native
 from runtime.chat import ChatTemplate
 from runtime.checkpoint import Checkpoint, CheckpointError, open_checkpoint
 from runtime.checkpoint.load import load_parameters
-from runtime.config import ConfigError, EngineConfig
+from runtime.config import ConfigError, EngineConfig, Report
 from runtime.platform import Device, devices_of, make_mesh
-from runtime.runner.executables import Report
 from runtime.tokenizer import Tokenizer
 
 

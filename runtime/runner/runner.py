@@ -6,10 +6,8 @@ before fetching the last is what lets host work overlap the device: tokens trave
 the device. Knows plans and buckets, not sequences.
 """
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,20 +15,17 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from models.cache import CacheSpec
-from runtime.config import EngineConfig
+from runtime.config import EngineConfig, Report
 from runtime.engine.plan import SampledToken, SlotReset, StepPlan
 from runtime.engine.sampling_params import MAX_LOGPROBS
-from runtime.platform import free_memory
-from runtime.runner import sampler_state
+from runtime.platform import free_memory, host_fingerprint
 from runtime.runner.buckets import Bucket, BucketTable
-from runtime.runner.executables import COMPILES, Report, compile_all
-from runtime.runner.kv_pool import blocks_for, pool_size
+from runtime.runner.executable_store import ExecutableStore
+from runtime.runner.executables import COMPILES, make_executables
+from runtime.runner.kv_pool import pool_size
 from runtime.runner.model import LoadedModel
-from runtime.runner.pack import PackLayout
-from runtime.runner.sampler_state import SamplerState
-from runtime.runner.step import DeviceState, StepOutput, all_logits, step
-
-RESET_CHUNK = 512  # token ids per call of the slot reset programs
+from runtime.runner.programs import RESET_CHUNK, EnginePrograms
+from runtime.runner.step import DeviceState, StepOutput
 
 
 @dataclass(frozen=True)
@@ -45,10 +40,10 @@ class InFlight:
 class StepResult:
     """What a step gave, row by row of its plan."""
 
-    sampled: tuple[SampledToken | None, ...]  # None = the row drew nothing
-    prompt: tuple[
-        tuple[SampledToken, ...], ...
-    ]  # per row, one entry per token whose successor was asked for
+    # Per row; None = it drew nothing.
+    sampled: tuple[SampledToken | None, ...]
+    # Per row, an entry for each token whose successor was asked for.
+    prompt: tuple[tuple[SampledToken, ...], ...]
 
 
 class Runner:
@@ -71,74 +66,21 @@ class Runner:
         self.max_num_seqs = config.max_num_seqs
         self.token_budget = _token_budget(config, self.max_model_len)
         self.buckets = BucketTable.of(config.max_num_seqs, self.token_budget)
-        self._state = self._empty_state()
-        self._executables = compile_all(self._programs(), self._mesh, report)
+        self._programs = EnginePrograms(
+            model,
+            self.cache_spec,
+            num_blocks=self.num_blocks,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=self.max_model_len,
+            buckets=self.buckets,
+        )
+        store = ExecutableStore(
+            _store_folder(config), list(self._mesh.devices.flat), self._programs.identity()
+        )
+        self._executables = make_executables(self._programs.all(), store, self._mesh, report)
         self._logits_executables: dict[Bucket, jax.stages.Compiled] = {}
-
-    # ---- device state and programs
-
-    def _abstract(self, dtype: Any, *shape: int) -> Any:
-        """A replicated array that stands for its shape only."""
-        replicated = NamedSharding(self._mesh, PartitionSpec())
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=replicated)
-
-    def _abstract_state(self) -> DeviceState:
-        slots, vocab_size = self.max_num_seqs, self.model.config.vocab_size
-        return DeviceState(
-            cache=self.cache_spec.abstract(self.num_blocks, self._mesh),
-            sampler=SamplerState(
-                counts=self._abstract(jnp.int32, slots, vocab_size),
-                bias=self._abstract(jnp.float32, slots, vocab_size),
-            ),
-            last_tokens=self._abstract(jnp.int32, slots),
-        )
-
-    def _empty_state(self) -> DeviceState:
         with COMPILES.expected(), jax.set_mesh(self._mesh):
-            return jax.tree.map(
-                lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding),
-                self._abstract_state(),
-            )
-
-    def layout(self, bucket: Bucket) -> PackLayout:
-        return PackLayout(
-            bucket,
-            blocks_for(self.max_model_len, self.cache_spec.block_size),
-            self.cache_spec.block_size,
-        )
-
-    def _lower(self, run: Callable, bucket: Bucket) -> jax.stages.Lowered:
-        layout = self.layout(bucket)
-        parameters = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
-            self.model.parameters,
-        )
-        program = jax.jit(functools.partial(run, self.model.program, layout), donate_argnums=1)
-        return program.lower(
-            parameters, self._abstract_state(), self._abstract(jnp.int32, layout.size)
-        )
-
-    def _programs(self) -> dict[Bucket | str, Callable[[], jax.stages.Lowered]]:
-        ids = self._abstract(jnp.int32, RESET_CHUNK)
-        values = self._abstract(jnp.float32, RESET_CHUNK)
-        slot, is_first = self._abstract(jnp.int32), self._abstract(jnp.bool)
-        state = self._abstract_state().sampler
-
-        def reset(run: Callable, *arrays: Any) -> Callable[[], jax.stages.Lowered]:
-            return lambda: jax.jit(run, donate_argnums=0).lower(state, slot, *arrays, is_first)
-
-        # The largest first: they take longest to compile.
-        steps = {
-            bucket: functools.partial(self._lower, step, bucket)
-            for bucket in reversed(self.buckets.all)
-        }
-        return {
-            **steps,
-            "reset_counts": reset(sampler_state.reset_counts, ids, ids),
-            "reset_bias": reset(sampler_state.reset_bias, ids, values),
-        }
-
-    # ---- running
+            self._state = self._programs.empty_state()
 
     def dispatch(self, plan: StepPlan) -> InFlight:
         """Queue a step; returns before it has run."""
@@ -146,8 +88,8 @@ class Runner:
             self._reset(reset)
         is_prompt_wanted = any(row.next_token_ids is not None for row in plan.rows)
         bucket = self.buckets.fit(plan.num_tokens, len(plan.rows), is_mixed=is_prompt_wanted)
-        buffer = self.layout(bucket).pack(plan)
-        self._state, output = self._executables[bucket](
+        buffer = self._programs.layout(bucket).pack(plan)
+        self._state, output = self._executables[str(bucket)](
             self.model.parameters, self._state, self._put(buffer)
         )
         return InFlight(plan, output)
@@ -218,8 +160,8 @@ class Runner:
         bucket = self.buckets.fit(plan.num_tokens, len(plan.rows), is_mixed=True)
         if bucket not in self._logits_executables:
             with COMPILES.expected(), jax.set_mesh(self._mesh):
-                self._logits_executables[bucket] = self._lower(all_logits, bucket).compile()
-        buffer = self._put(self.layout(bucket).pack(plan))
+                self._logits_executables[bucket] = self._programs.logits(bucket).compile("logits")
+        buffer = self._put(self._programs.layout(bucket).pack(plan))
         self._state, logits = self._logits_executables[bucket](
             self.model.parameters, self._state, buffer
         )
@@ -227,7 +169,13 @@ class Runner:
 
     def executable(self, bucket: Bucket) -> jax.stages.Compiled:
         """The compiled step of a bucket, for inspection."""
-        return self._executables[bucket]
+        return self._executables[str(bucket)]
+
+
+def _store_folder(config: EngineConfig) -> Path | None:
+    if config.compile_cache_folder is None:
+        return None
+    return Path(config.compile_cache_folder) / host_fingerprint() / "executables"
 
 
 def _token_budget(config: EngineConfig, max_model_len: int) -> int:

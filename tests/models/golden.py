@@ -8,7 +8,7 @@ same function. This module needs neither torch nor transformers.
 
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,22 @@ class Golden:
         )
         save_file(self.weights(), folder / "model.safetensors", metadata={"format": "pt"})
         return folder
+
+
+def evened(odd: Golden) -> Golden:
+    """The recipe with 4 query and 2 key heads, which two devices can share; its logits and tokens
+    no longer apply.
+    """
+    query, kv = 4 * odd.config["head_dim"], 2 * odd.config["head_dim"]
+    rows = {"q_proj": query, "k_proj": kv, "v_proj": kv}
+    tensors = {}
+    for name, (shape, mean, deviation) in odd.tensors.items():
+        part = name.split(".")[-2]
+        shape = (rows[part], *shape[1:]) if part in rows else shape
+        shape = (shape[0], query) if part == "o_proj" else shape
+        tensors[name] = (shape, mean, deviation)
+    config = {**odd.config, "num_attention_heads": 4, "num_key_value_heads": 2}
+    return replace(odd, config=config, tensors=tensors)
 
 
 def draw(seed: int, name: str, shape: tuple[int, ...], mean: float, deviation: float) -> np.ndarray:

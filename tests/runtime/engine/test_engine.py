@@ -4,12 +4,11 @@ Oracle throughout: `solo`, greedy decoding by full recomputation with LLM.logits
 holds against transformers), unless a test names another.
 """
 
-import dataclasses
 import functools
 
 import numpy as np
 import pytest
-from golden import golden
+from golden import evened, golden
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -267,18 +266,7 @@ def test_a_model_split_over_two_devices_gives_the_same_tokens(tmp_path):
     """Oracle: the same model on one of the process's eight CPU devices. Its head counts are made
     even.
     """
-    odd = golden("qwen3")
-    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    rows = {"q_proj": 4 * odd.config["head_dim"], "k_proj": 2 * odd.config["head_dim"]}
-    rows["v_proj"] = rows["k_proj"]
-    tensors = {}
-    for name, (shape, mean, deviation) in odd.tensors.items():
-        part = name.split(".")[-2]
-        shape = (rows[part], *shape[1:]) if part in rows else shape
-        shape = (shape[0], rows["q_proj"]) if part == "o_proj" else shape
-        tensors[name] = (shape, mean, deviation)
-    even = dataclasses.replace(odd, config={**odd.config, **sizes}, tensors=tensors)
-    folder = even.write(tmp_path / "even")
+    folder = evened(golden("qwen3")).write(tmp_path / "even")
     batch, params = prompts(np.random.default_rng(8), 5), SamplingParams(max_tokens=9, **GREEDY)
     answers = []
     for size in (1, 2):

@@ -1,0 +1,88 @@
+"""Compiled programs kept between starts: a later start loads them and traces nothing.
+
+JAX's own compile cache skips the compiler but not tracing and lowering, which cost 0.35 s a bucket.
+An entry's name is a digest of everything its program depends on, this project's source included, so
+a stale entry is never found. Entries lie in the user's own cache folder and are trusted as that
+folder is; artifacts from elsewhere are another matter and another file.
+"""
+
+import contextlib
+import hashlib
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+
+MAX_AGE_S = 30 * 86400  # entries not used for so long are removed
+PROJECT = Path(__file__).resolve().parents[2]
+ROOMS = ("models", "pallas_kernels", "runtime")
+
+
+def source_digest() -> str:
+    """Changes with any line of code that a program may be traced from."""
+    digest = hashlib.sha256()
+    for room in ROOMS:
+        for path in sorted((PROJECT / room).rglob("*.py")):
+            digest.update(str(path.relative_to(PROJECT)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+class ExecutableStore:
+    """The programs of one engine configuration on one kind of host.
+
+    `identity` lists whatever distinguishes the programs besides their names: shapes, dtypes,
+    devices, versions. A folder of None keeps nothing.
+    """
+
+    def __init__(self, folder: Path | None, devices: list[Any], identity: Iterable[str]) -> None:
+        self._folder = folder
+        self._devices = devices  # that the programs run on
+        digest = hashlib.sha256(source_digest().encode())
+        for part in identity:
+            digest.update(part.encode() + b"\0")
+        self.identity = digest.hexdigest()[:32]
+
+    def load(self, name: str) -> jax.stages.Compiled | None:
+        """The program of this name, None when it is not there or cannot be loaded here."""
+        if self._folder is None:
+            return None
+        path = self._path(name)
+        try:
+            entry = pickle.loads(path.read_bytes())
+            executable = serialize_executable.deserialize_and_load(
+                *entry, execution_devices=self._devices
+            )
+            path.touch()
+            return executable
+        except FileNotFoundError:
+            return None
+        except Exception:  # whatever is wrong with an entry, compiling makes a better one
+            return None
+
+    def save(self, name: str, executable: jax.stages.Compiled) -> None:
+        """Keep a program; it appears under its name at once or not at all."""
+        if self._folder is None:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._remove_old(self._folder)
+        entry = pickle.dumps(serialize_executable.serialize(executable))
+        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+            file.write(entry)
+        os.replace(file.name, self._path(name))
+
+    @staticmethod
+    def _remove_old(folder: Path) -> None:
+        for path in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                if path.stat().st_mtime < time.time() - MAX_AGE_S:
+                    path.unlink()
+
+    def _path(self, name: str) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{self.identity}-{name}"

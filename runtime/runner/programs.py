@@ -1,0 +1,135 @@
+"""Which programs an engine consists of: functions, argument shapes, what they donate.
+
+One step per bucket, and the two that refill a slot's sampler state. Nothing is traced or compiled
+here; runtime.runner.executables does that. Two engines with equal `identity` have equal programs.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from models.cache import CacheSpec
+from pallas_kernels import native
+from runtime.runner import sampler_state
+from runtime.runner.buckets import Bucket, BucketTable
+from runtime.runner.kv_pool import blocks_for
+from runtime.runner.model import LoadedModel
+from runtime.runner.pack import PackLayout
+from runtime.runner.sampler_state import SamplerState
+from runtime.runner.step import DeviceState, all_logits, step
+
+RESET_CHUNK = 512  # token ids per call of the slot reset programs
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function to be compiled for arguments of these shapes; argument `donated` is given up."""
+
+    run: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    donated: int
+
+    def compile(self, name: str) -> jax.stages.Compiled:
+        """Trace, lower and compile it as a program of this name."""
+
+        def call(*arguments: Any) -> Any:
+            return self.run(*arguments)
+
+        call.__name__ = name
+        return jax.jit(call, donate_argnums=self.donated).lower(*self.arguments).compile()
+
+
+class EnginePrograms:
+    """The programs of a model with a cache of `num_blocks` blocks, and the shapes they share."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        cache_spec: CacheSpec,
+        *,
+        num_blocks: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        buckets: BucketTable,
+    ) -> None:
+        self._model = model
+        self._cache_spec = cache_spec
+        self._num_blocks = num_blocks
+        self._max_num_seqs = max_num_seqs
+        self._blocks_per_row = blocks_for(max_model_len, cache_spec.block_size)
+        self._buckets = buckets
+
+    def layout(self, bucket: Bucket) -> PackLayout:
+        return PackLayout(bucket, self._blocks_per_row, self._cache_spec.block_size)
+
+    def all(self) -> dict[str, Program]:
+        """Every program that serving needs, by name; the largest first: they compile longest."""
+        steps = {str(bucket): self._step(step, bucket) for bucket in reversed(self._buckets.all)}
+        ids = self._abstract(jnp.int32, RESET_CHUNK)
+        values = self._abstract(jnp.float32, RESET_CHUNK)
+        return {
+            **steps,
+            "reset_counts": self._reset(sampler_state.reset_counts, ids, ids),
+            "reset_bias": self._reset(sampler_state.reset_bias, ids, values),
+        }
+
+    def logits(self, bucket: Bucket) -> Program:
+        """A forward pass that returns the logits of all tokens of a bucket."""
+        return self._step(all_logits, bucket)
+
+    def empty_state(self) -> DeviceState:
+        return jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding),
+            self._abstract_state(),
+        )
+
+    def identity(self) -> tuple[str, ...]:
+        """Everything but source and host that the programs depend on."""
+        leaves, structure = jax.tree.flatten((self._model.parameters, self._abstract_state()))
+        devices = self._model.mesh.devices.flat
+        return (
+            *(repr(part) for part in (self._model.config, self._model.program.dtype, structure)),
+            *(f"{leaf.shape} {leaf.dtype}" for leaf in leaves),
+            *(repr(self.layout(bucket)) for bucket in self._buckets.all),
+            *(f"{device.device_kind} {device.id}" for device in devices),
+            f"of {jax.device_count()}",
+            native.prepare(),
+        )
+
+    def _abstract(self, dtype: Any, *shape: int) -> Any:
+        """A replicated array that stands for its shape only."""
+        replicated = NamedSharding(self._model.mesh, PartitionSpec())
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=replicated)
+
+    def _abstract_state(self) -> DeviceState:
+        slots, vocab_size = self._max_num_seqs, self._model.config.vocab_size
+        return DeviceState(
+            cache=self._cache_spec.abstract(self._num_blocks, self._model.mesh),
+            sampler=SamplerState(
+                counts=self._abstract(jnp.int32, slots, vocab_size),
+                bias=self._abstract(jnp.float32, slots, vocab_size),
+            ),
+            last_tokens=self._abstract(jnp.int32, slots),
+        )
+
+    def _step(self, run: Callable[..., Any], bucket: Bucket) -> Program:
+        layout = self.layout(bucket)
+        parameters = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
+            self._model.parameters,
+        )
+        return Program(
+            functools.partial(run, self._model.program, layout),
+            (parameters, self._abstract_state(), self._abstract(jnp.int32, layout.size)),
+            donated=1,
+        )
+
+    def _reset(self, run: Callable[..., Any], *arrays: Any) -> Program:
+        slot, is_first = self._abstract(jnp.int32), self._abstract(jnp.bool)
+        sampler = self._abstract_state().sampler
+        return Program(run, (sampler, slot, *arrays, is_first), donated=0)
