@@ -34,18 +34,19 @@ class QTensor:
 
 
 IMPLEMENTATIONS = {
-    "native": Implementation(cpu.quant_matmul, cpu.refusal),
+    "cpu": Implementation(cpu.quant_matmul, cpu.refusal, "cpu"),
     **{
-        f"native_{name}": Implementation(
+        f"cpu_{name}": Implementation(
             functools.partial(cpu.quant_matmul, instruction_set=name),
             functools.partial(cpu.refusal, name),
+            "cpu",
         )
         for name in cpu.INSTRUCTION_SETS
     },
     "reference": Implementation(reference.quant_matmul),
 }
 TAKE_IMPLEMENTATIONS = {
-    "native": Implementation(cpu.quant_take, cpu.refusal),
+    "cpu": Implementation(cpu.quant_take, cpu.refusal, "cpu"),
     "reference": Implementation(reference.quant_take),
 }
 

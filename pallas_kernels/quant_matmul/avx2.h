@@ -1,7 +1,5 @@
 // What AVX2 and AVX-VNNI share: everything but the dot product of codes.
 
-#include "pallas_kernels/quant_matmul/layout.h"
-
 namespace halogen {
 namespace {
 

@@ -142,14 +142,13 @@ ffi::Error Take(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> row_ids, ffi::Buffer
 
 }  // namespace
 
-// Whether this machine can run an instruction set; "" = the name of the fastest is wanted.
-extern "C" __attribute__((visibility("default"))) const char* HalogenInstructionSet(
-    const char* name) {
+#define HALOGEN_EXPORT extern "C" __attribute__((visibility("default")))
+
+// The name back where this machine can run that instruction set, else null; "" = the fastest.
+HALOGEN_EXPORT const char* HalogenInstructionSet(const char* name) {
   const InstructionSet* found = Find(name);
   return found == nullptr ? nullptr : found->name;
 }
-
-#define HALOGEN_EXPORT extern "C" __attribute__((visibility("default")))
 
 HALOGEN_EXPORT XLA_FFI_Error* HalogenQuantMatmul(XLA_FFI_CallFrame* frame);
 HALOGEN_EXPORT XLA_FFI_Error* HalogenQuantTake(XLA_FFI_CallFrame* frame);

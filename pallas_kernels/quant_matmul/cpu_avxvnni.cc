@@ -5,9 +5,10 @@
 #include <cpuid.h>
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "pallas_kernels/quant_matmul/quant_matmul.h"
 
 #define HALOGEN_TARGET "avx2,fma,f16c,avxvnni"
 #include "pallas_kernels/quant_matmul/target_begin.h"

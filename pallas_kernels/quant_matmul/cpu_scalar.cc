@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#define HALOGEN_UNROLL  // here it makes the compilation five times longer and nothing faster
 #include "pallas_kernels/quant_matmul/kernel.h"
 
 namespace halogen {

@@ -1,11 +1,13 @@
 // The multiplication for one instruction set V, which a translation unit defines before it includes
 // this file: V::F are V::kLanes floats, V::C as many groups of 4 codes, V::Dot<bits> adds up the
-// products of codes. Everything here is local to the translation unit, because it is compiled for
-// that unit's instruction set.
+// products of codes. Everything here is local to the translation unit, and no function template of
+// the standard library is used, because it is compiled for that unit's instruction set: a copy that
+// the linker shares with other units would fail on lesser machines.
 
 #include "pallas_kernels/quant_matmul/quant_matmul.h"
 
-#if defined(__clang__)
+#if defined(HALOGEN_UNROLL)
+#elif defined(__clang__)
 #define HALOGEN_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define HALOGEN_UNROLL _Pragma("GCC unroll 16")
@@ -13,6 +15,8 @@
 
 namespace halogen {
 namespace {
+
+inline int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // The codes of column group j (4 columns) of a packed block, one byte each.
 template <typename V, int kBits>
@@ -373,7 +377,7 @@ struct Kernel {
     const int64_t columns = activations.columns;
     for (int64_t first = 0; first < columns; first += kChunk * kBlock) {
       alignas(64) float converted[kChunk * kBlock];
-      const int64_t width = std::min(kChunk * kBlock, columns - first);
+      const int64_t width = Smaller(kChunk * kBlock, columns - first);
       const uint8_t* at = reinterpret_cast<const uint8_t*>(row) + first * kBytes;
       const float* chunk = converted;
       int64_t i = 0;
@@ -516,7 +520,7 @@ struct Kernel {
   static void WriteOut(const Product& product, const float* sums, int64_t group, int64_t first,
                        int count) {
     const int64_t begin = group * kRows;
-    const int width = static_cast<int>(std::min(kRows, product.rows - begin));
+    const int width = static_cast<int>(Smaller(kRows, product.rows - begin));
     for (int t = 0; t < count; ++t) {
       const float* from = sums + t * kRows;
       const int64_t at = (first + t) * product.rows + begin;
