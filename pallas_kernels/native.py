@@ -25,6 +25,9 @@ BUILD_FOLDER = FOLDER / "build"
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-pthread")
 
 
+HANDLERS = ("HalogenQuantMatmul", "HalogenQuantTake", "halogen_paged_attention")
+
+
 class NativeError(RuntimeError):
     """The native kernels cannot be built or loaded. The message says why and what to do."""
 
@@ -101,6 +104,18 @@ def refusal() -> str | None:
     except (NativeError, OSError) as error:
         return str(error)
     return None
+
+
+def prepare() -> str:
+    """Registers every handler, as a stored program expects when it is loaded without a trace.
+
+    Returns what distinguishes programs that call this library; "" where there is none.
+    """
+    if refusal() is not None:
+        return ""
+    for symbol in HANDLERS:
+        target(symbol)
+    return library_path().stem
 
 
 @functools.cache
