@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Room -> module names, submodules and continued names included; the longest match decides.
 ROOMS = {
     "serve": ["serve"],
-    "offline": ["runtime", "runtime.llm", "runtime.bench"],
+    "offline": ["runtime", "runtime.llm", "runtime.bench", "runtime.quality"],
     "server": ["runtime.server", "runtime.metrics"],
     "engine": ["runtime.engine"],
     "records": ["runtime.engine.request", "runtime.engine.sampling_params", "runtime.engine.plan"],
