@@ -20,7 +20,8 @@
 namespace halogen::paged_attention {
 
 struct Config {
-  int64_t block_rows = 192;       // query vectors of a block at most: they share packed tiles
+  int64_t block_rows = 384;       // query vectors of a block at most: they share packed tiles
+  int64_t block_floats = 49152;   // and are no more numbers than this, for the second-level cache
   int64_t min_block_rows = 48;    // fewer only where a row has no more
   int64_t pack_rows = 4;          // packing a tile costs as much as so many query vectors
   int64_t pieces_per_thread = 3;  // evens out pieces of unequal cost
@@ -47,9 +48,11 @@ inline Plan MakePlan(const Step& step, int64_t num_threads, const Config& config
   const auto cost_of = [&](const Block& block, int64_t num_tiles) {
     return num_tiles * (block.num_kv_heads * config.pack_rows + block.num_rows) * step.head_dim;
   };
-  const int64_t block_rows = std::clamp(
-      step.row_start[step.num_rows] * step.num_heads / (num_threads * config.pieces_per_thread),
-      config.min_block_rows, config.block_rows);
+  const int64_t most_rows = std::min(config.block_rows, config.block_floats / step.head_dim);
+  const int64_t fair_rows = step.row_start[step.num_rows] * step.num_heads /
+                            (num_threads * config.pieces_per_thread);
+  const int64_t block_rows =
+      std::max(std::min(most_rows, fair_rows), std::min(most_rows, config.min_block_rows));
   for (int64_t row = 0; row < step.num_rows; ++row) {
     const int64_t row_end = step.row_start[row + 1];
     int64_t num_tokens = std::max<int64_t>(block_rows / step.group(), 1);
