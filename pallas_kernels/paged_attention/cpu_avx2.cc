@@ -21,6 +21,10 @@ namespace halogen::paged_attention::avx2 {
 namespace {
 #include "pallas_kernels/paged_attention/cpu_lanes.h"
 //
+#include "pallas_kernels/paged_attention/cpu_product.h"
+//
+#include "pallas_kernels/paged_attention/cpu_tile.h"
+//
 #include "pallas_kernels/paged_attention/cpu_attend.h"
 }  // namespace
 }  // namespace halogen::paged_attention::avx2
@@ -28,8 +32,7 @@ namespace {
 namespace halogen::paged_attention {
 using namespace avx2;
 const Variant kAvx2Variant = {
-    "AVX2",     ScratchSize,  PartSize,    WriteTokens,
-    AttendBlock, AttendTiles, FoldTiles,
+    "AVX2", ScratchSize, PartSize, WriteTokens, AttendBlock, AttendTiles, FoldTiles,
 };
 }  // namespace halogen::paged_attention
 

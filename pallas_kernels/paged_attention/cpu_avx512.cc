@@ -21,6 +21,10 @@ namespace halogen::paged_attention::avx512 {
 namespace {
 #include "pallas_kernels/paged_attention/cpu_lanes.h"
 //
+#include "pallas_kernels/paged_attention/cpu_product.h"
+//
+#include "pallas_kernels/paged_attention/cpu_tile.h"
+//
 #include "pallas_kernels/paged_attention/cpu_attend.h"
 }  // namespace
 }  // namespace halogen::paged_attention::avx512
@@ -28,8 +32,7 @@ namespace {
 namespace halogen::paged_attention {
 using namespace avx512;
 const Variant kAvx512Variant = {
-    "AVX-512",     ScratchSize,  PartSize,    WriteTokens,
-    AttendBlock, AttendTiles, FoldTiles,
+    "AVX-512", ScratchSize, PartSize, WriteTokens, AttendBlock, AttendTiles, FoldTiles,
 };
 }  // namespace halogen::paged_attention
 

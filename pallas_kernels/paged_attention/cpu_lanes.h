@@ -1,8 +1,8 @@
 // Vectors of kLanes floats for one instruction set: the few operations that attention needs.
 //
 // Included by one translation unit per instruction set, inside a namespace of its own and with
-// HALOGEN_LANES defined; hence no include guard. Plain arithmetic uses the compiler's vector types. A multiply-add is fused
-// where the instruction set can, and only where the code says so.
+// HALOGEN_LANES defined; hence no include guard. Plain arithmetic uses the compiler's vector types.
+// A multiply-add is fused where the instruction set can, and only where the code says so.
 
 #define HALOGEN_INLINE static inline __attribute__((always_inline))
 

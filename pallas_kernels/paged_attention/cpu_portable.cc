@@ -18,6 +18,10 @@ namespace halogen::paged_attention::portable {
 namespace {
 #include "pallas_kernels/paged_attention/cpu_lanes.h"
 //
+#include "pallas_kernels/paged_attention/cpu_product.h"
+//
+#include "pallas_kernels/paged_attention/cpu_tile.h"
+//
 #include "pallas_kernels/paged_attention/cpu_attend.h"
 }  // namespace
 }  // namespace halogen::paged_attention::portable
@@ -25,7 +29,6 @@ namespace {
 namespace halogen::paged_attention {
 using namespace portable;
 const Variant kPortableVariant = {
-    "portable",     ScratchSize,  PartSize,    WriteTokens,
-    AttendBlock, AttendTiles, FoldTiles,
+    "portable", ScratchSize, PartSize, WriteTokens, AttendBlock, AttendTiles, FoldTiles,
 };
 }  // namespace halogen::paged_attention

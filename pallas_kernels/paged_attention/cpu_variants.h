@@ -1,6 +1,6 @@
 // The attention kernel in every instruction set of this architecture, and the choice among them.
 //
-// cpu_attend.h is compiled once per instruction set, in files of their own, so that one library
+// cpu_attend.h is compiled once per instruction set, each in a file of its own, so that one library
 // runs on every machine of the architecture. What one variant computes is the same everywhere;
 // between variants results differ by rounding.
 
