@@ -20,11 +20,11 @@
 namespace halogen::paged_attention {
 
 struct Config {
-  int64_t block_rows = 384;       // query vectors of a block at most: they share packed tiles
+  int64_t block_rows = 192;       // query vectors of a block at most: they share packed tiles
   int64_t block_floats = 49152;   // and are no more numbers than this, for the second-level cache
   int64_t min_block_rows = 48;    // fewer only where a row has no more
   int64_t pack_rows = 4;          // packing a tile costs as much as so many query vectors
-  int64_t pieces_per_thread = 3;  // evens out pieces of unequal cost
+  int64_t pieces_per_thread = 4;  // evens out pieces of unequal cost
   // Costs are in query vectors x tiles x head_dim; 2500 take about 15 microseconds.
   int64_t inline_cost = 2500;
   int64_t max_parts = int64_t{1} << 21;  // floats that the tiles of a divided block may keep
