@@ -39,6 +39,8 @@ class FlushDenormals {
 
  private:
   unsigned saved_;
+#else
+  FlushDenormals() {}  // nothing here changes the mode
 #endif
 };
 
