@@ -19,7 +19,8 @@ from runtime.version import version
 _HELP = {
     "model": "Hugging Face folder, .gguf file or hub id; without it SmolLM2-135M-Instruct",
     "device": "where to compute: auto, cpu, cuda, tpu or gcu",
-    "dtype": "of weights: auto (the checkpoint's; float32 on CPU), float32, bfloat16 or float16",
+    "dtype": "of weights and activations: auto (the checkpoint's; float32 on CPU, int8 activations "
+    "where weights are quantised), float32, bfloat16 or float16",
     "kvcache_dtype": "of the KV cache: auto (as --dtype), float32, bfloat16 or float16",
     "dequantize": "turn quantised weights into --dtype when they are loaded",
     "kv_fraction": "fraction of the memory left after loading that the KV cache gets",

@@ -46,7 +46,7 @@ def einsum(
 
         @jax.shard_map(in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
         def multiply(x: jax.Array, weight: QTensor, layer: jax.Array | None) -> jax.Array:
-            return quant_matmul(x, weight, layer, dtype=dtype)
+            return quant_matmul(x, weight, layer, dtype=dtype, activations=weight.activations)
 
         return jax.reshard(multiply(jax.reshard(x, PartitionSpec()), weight, layer), out_sharding)
     if layer is not None:

@@ -68,7 +68,9 @@ class EngineConfig:
 
     model: str = ""  # folder, .gguf file, hub id; "" = the embedded default
     device: Device = "auto"
-    dtype: DType = "auto"  # of weights and activations; auto = the checkpoint's, float32 on CPU
+    # Of weights and activations; auto = the checkpoint's, float32 on CPU, where activations are
+    # then rounded to int8 per block when they meet quantised weights. A type named is kept to.
+    dtype: DType = "auto"
     kvcache_dtype: DType = "auto"  # auto = dtype
     dequantize: bool = False  # quantised weights become dtype at load instead of staying packed
     kv_fraction: float = 0.6  # of the device memory left after the weights

@@ -31,6 +31,8 @@ class QTensor:
     formats: jax.Array  # int32 [L], places in FORMATS
     shape: tuple[int, int] = field(metadata={"static": True})  # (N, K)
     used: tuple[str, ...] = field(metadata={"static": True})  # names of the formats that occur
+    # How the rows it is multiplied with are taken; part of a weight's scheme, as in W4A8 and W4A16.
+    activations: Activations = field(default="int8", metadata={"static": True})
 
 
 IMPLEMENTATIONS = {

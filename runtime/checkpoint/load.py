@@ -10,7 +10,7 @@ know model families or file formats.
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from threading import Lock
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from models.naming import Source, WeightMap, match, source
 from pallas_kernels.quant_matmul import QTensor, pack
+from pallas_kernels.quant_matmul.api import Activations
 from runtime.checkpoint.contract import Checkpoint, CheckpointError, TensorInfo
 
 PIECE_ELEMENTS = 1 << 20  # decoded and cast at a time: 4 MB as float32
@@ -45,14 +46,14 @@ def load_parameters(
     weights: WeightMap,
     abstract: Mapping[str, jax.ShapeDtypeStruct],
     *,
-    keeps_packed: bool = False,
+    packed: Activations | None = None,
     progress: Progress | None = None,
 ) -> dict[str, jax.Array | QTensor]:
     """Every parameter of `abstract`, in its shape, dtype and sharding (None = the default device).
 
     abstract: parameter name -> shape (stacks [L, ...]), dtype, sharding on a real mesh.
-    keeps_packed: a matrix that is stored quantised becomes a QTensor, which is not split over
-    devices.
+    packed: a matrix that is stored quantised becomes a QTensor that meets activations of this
+    kind and is not split over devices; None = it is decoded.
     progress is called from several threads, one at a time, with (bytes done, bytes in all).
     Raises one CheckpointError that lists everything wrong before any tensor data is read: missing
     tensors, shapes and types that do not fit, tensors that nothing uses.
@@ -68,8 +69,8 @@ def load_parameters(
             want, origin = abstract[parameter], source(weights, parameter)
             infos = [checkpoint.tensors[name] for name in names[parameter]]
             buffer: _PackedBuffer | _PlainBuffer
-            if keeps_packed and origin.transform is None and _is_packable(infos):
-                buffer = _PackedBuffer([info.dtype for info in infos], infos[0].shape)
+            if packed is not None and origin.transform is None and _is_packable(infos):
+                buffer = _PackedBuffer([info.dtype for info in infos], infos[0].shape, packed)
             else:
                 buffer = _PlainBuffer(want, origin)
 
@@ -138,8 +139,11 @@ class _PlainBuffer:
 class _PackedBuffer:
     """A parameter that stays packed."""
 
-    def __init__(self, formats: list[str], shape: tuple[int, ...]) -> None:
-        self._stack = pack.empty(formats, (shape[0], shape[1]))
+    def __init__(
+        self, formats: list[str], shape: tuple[int, ...], activations: Activations
+    ) -> None:
+        stack = pack.empty(formats, (shape[0], shape[1]))
+        self._stack = replace(stack, activations=activations)
 
     def fill(self, checkpoint: Checkpoint, piece: _Piece) -> None:
         rows = checkpoint.read_bytes(piece.tensor, piece.start, piece.stop)

@@ -15,6 +15,7 @@ from models import family_of
 from models.config import DecoderConfig
 from models.decoder import DecoderProgram, Parameters
 from pallas_kernels import native
+from pallas_kernels.quant_matmul.api import Activations
 from runtime.chat import ChatTemplate
 from runtime.checkpoint import Checkpoint, CheckpointError, open_checkpoint
 from runtime.checkpoint.load import load_parameters
@@ -77,11 +78,12 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
                 bos_token=_text(tokenizer, tokenizer.bos_id),
                 eos_token=_text(tokenizer, tokenizer.eos_id),
             )
+        packing_refusal = _packing_refusal(config, devices)
         parameters = load_parameters(
             checkpoint,
             family.WEIGHTS,
             program.abstract_parameters(mesh),
-            keeps_packed=_packing_refusal(config, devices) is None,
+            packed=_packed_activations(config) if packing_refusal is None else None,
             progress=lambda done, total: report("read", done, total),
         )
         name = config.served_model_name or checkpoint.name
@@ -101,6 +103,11 @@ def _packing_refusal(config: EngineConfig, devices: list[Device]) -> str | None:
     if len(devices) > 1:
         return "packed weights are not split over devices"
     return native.refusal()
+
+
+def _packed_activations(config: EngineConfig) -> Activations:
+    """The fast kind unless the user asks for a type of numbers, which is then kept."""
+    return "int8" if config.dtype == "auto" else "float32"
 
 
 def _text(tokenizer: Tokenizer, token_id: int | None) -> str:
