@@ -433,7 +433,12 @@ struct Kernel {
       sum[b * count] = scale[b * count] * static_cast<float>(sums[b * 2] + sums[b * 2 + 1]);
     }
     char* quads = data + activations.codes_at + first * kBlock * count + t * 4;
-    for (int j = 0; j < blocks * 8; ++j) std::memcpy(quads + j * count * 4, codes + j * 4, 4);
+    for (int b = 0; b < blocks; ++b) {
+      HALOGEN_UNROLL
+      for (int j = 0; j < 8; ++j) {
+        std::memcpy(quads + (b * 8 + j) * count * 4, codes + (b * 8 + j) * 4, 4);
+      }
+    }
     for (int i = 0; i < kNumZeros; ++i) {
       if (!activations.needs_zero[i]) continue;
       int32_t* start = reinterpret_cast<int32_t*>(data + activations.start_at[i]) + t;

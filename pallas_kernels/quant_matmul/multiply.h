@@ -16,7 +16,8 @@ namespace halogen {
 constexpr int kMaxProducts = 8;                   // of one x
 constexpr int64_t kPrepareAlone = 1 << 15;        // elements of x; more are worth a second thread
 constexpr int64_t kTileRangeBytes = 256 << 10;    // of prepared activations: they stay in L2
-constexpr int64_t kItemBytes = 24 << 10;          // of weights, when there are few tokens
+constexpr int64_t kItemBytes = 64 << 10;          // of weights at most, when tokens are few
+constexpr int64_t kItemsPerThread = 8;            // so many that nobody waits long for the last one
 
 // Memory of one thread that is kept between calls, aligned to 64 bytes.
 class ThreadMemory {
@@ -74,8 +75,9 @@ void MultiplyAll(const InstructionSet& isa, Pool& pool, const void* x, int x_typ
     const int64_t group_bytes = GroupBytes(kFormats[products[i].format], columns);
     items[i].first = num_items;
     // Many tokens: one group is work enough. Few: enough bytes to make claiming an item cheap.
-    items[i].groups_per_item =
-        std::max<int64_t>(1, kItemBytes / (group_bytes * std::min<int64_t>(tiles, 4)));
+    const int64_t most = kItemBytes / (group_bytes * std::min<int64_t>(tiles, 4));
+    const int64_t fair = products[i].groups() / (pool.num_threads() * kItemsPerThread);
+    items[i].groups_per_item = std::max<int64_t>(1, std::min(most, fair));
     num_items += ranges * Ceil(products[i].groups(), items[i].groups_per_item);
   }
   ParallelFor(pool, num_items, [&](int64_t item) {

@@ -311,7 +311,8 @@ class Engine:
             "model": model.name,
             "device": f"{model.platform} x {model.mesh.devices.size}",
             "dtype": f"{model.program.dtype.name}, KV cache {runner.cache_spec.dtype.name}",
-            "weights": f"{model.parameter_bytes / 2**20:,.0f} MiB",
+            "weights": model.weights,
+            "kernels": model.kernels,
             "KV cache": f"{num_blocks:,} blocks of {block_size} = "
             f"{num_blocks * block_size:,} tokens, {cache_mib:,.0f} MiB",
             "limits": f"{self.max_model_len:,} tokens a sequence, {runner.max_num_seqs} at once",

@@ -15,6 +15,7 @@ from models import family_of
 from models.config import DecoderConfig
 from models.decoder import DecoderProgram, Parameters
 from pallas_kernels import native
+from pallas_kernels.quant_matmul import QTensor, cpu
 from pallas_kernels.quant_matmul.api import Activations
 from runtime.chat import ChatTemplate
 from runtime.checkpoint import Checkpoint, CheckpointError, open_checkpoint
@@ -43,6 +44,26 @@ class LoadedModel:
     @property
     def platform(self) -> str:
         return self.mesh.devices.flat[0].platform
+
+    @property
+    def weights(self) -> str:
+        """How the parameters are held, for people."""
+        leaves = jax.tree.leaves(self.parameters, is_leaf=lambda leaf: isinstance(leaf, QTensor))
+        used = {name for leaf in leaves if isinstance(leaf, QTensor) for name in leaf.used}
+        size = f"{self.parameter_bytes / 2**20:,.0f} MiB"
+        if used:
+            return f"{size}, packed {' '.join(sorted(used))}"
+        return f"{size}, {self.program.dtype.name}"
+
+    @property
+    def kernels(self) -> str:
+        """Which kernels serve, for people."""
+        if self.platform != "cpu":
+            return "XLA"
+        reason = native.refusal()
+        if reason is not None:
+            return f"XLA alone, because {reason.splitlines()[0]}"
+        return f"native, {cpu.serving_instruction_set()}"
 
     @property
     def parameter_bytes(self) -> int:
