@@ -67,7 +67,7 @@ struct LoopState {
 
   // Returns when every item is done: a short spin, since the others are mid-item, then a sleep.
   void Wait() {
-    for (int spins = 0; spins < 20000; ++spins) {
+    for (int spins = 0; spins < 2000; ++spins) {
       if (done.load(std::memory_order_acquire) == num_items) return;
       Pause();
     }
