@@ -70,7 +70,7 @@ bool IsSupported() {
 
 }  // namespace
 
-extern const InstructionSet kAvx2 = {"avx2", IsSupported, Avx2::kTile, Kernel<Avx2>::Prepare,
+extern const InstructionSet kAvx2 = {"avx2", IsSupported, Avx2::kTile, Preparation<Avx2>::Prepare,
                                      Kernel<Avx2>::Multiply};
 
 }  // namespace halogen

@@ -110,7 +110,7 @@ bool IsSupported() {
 }  // namespace
 
 extern const InstructionSet kAvx512 = {"avx512", IsSupported, Avx512::kTile,
-                                       Kernel<Avx512>::Prepare, Kernel<Avx512>::Multiply};
+                                       Preparation<Avx512>::Prepare, Kernel<Avx512>::Multiply};
 
 }  // namespace halogen
 

@@ -56,7 +56,7 @@ bool IsSupported() {
 }  // namespace
 
 extern const InstructionSet kAvxVnni = {"avxvnni", IsSupported, AvxVnni::kTile,
-                                        Kernel<AvxVnni>::Prepare, Kernel<AvxVnni>::Multiply};
+                                        Preparation<AvxVnni>::Prepare, Kernel<AvxVnni>::Multiply};
 
 }  // namespace halogen
 

@@ -67,7 +67,9 @@ struct Scalar {
     }
     uint16_t half[kLanes];
     std::memcpy(half, at, sizeof half);
-    return Make([&](int i) { return kType == kBf16 ? Bf16ToFloat(half[i]) : HalfToFloat(half[i]); });
+    return Make([&](int i) {
+      return kType == kBf16 ? Bf16ToFloat(half[i]) : HalfToFloat(half[i]);
+    });
   }
   static F FromUnsigned(const uint8_t* at) {
     return Make([at](int i) { return static_cast<float>(at[i]); });
@@ -153,6 +155,6 @@ bool IsSupported() { return true; }
 }  // namespace
 
 extern const InstructionSet kScalar = {"scalar", IsSupported, Scalar::kTile,
-                                       Kernel<Scalar>::Prepare, Kernel<Scalar>::Multiply};
+                                       Preparation<Scalar>::Prepare, Kernel<Scalar>::Multiply};
 
 }  // namespace halogen

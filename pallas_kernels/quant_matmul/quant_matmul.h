@@ -14,7 +14,7 @@
 
 namespace halogen {
 
-constexpr int kMaxTile = 16;  // tokens of a tile in any instruction set
+constexpr int kMaxTile = 8;  // tokens of a tile in any instruction set
 
 // Which starting values of integer dot products a step needs: -zero x (sum of the activations).
 constexpr int kZeros[] = {8, 16, 128, 32};  // the last one per half block

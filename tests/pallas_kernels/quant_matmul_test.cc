@@ -132,7 +132,8 @@ void CheckSums(const Matrix& matrix, const std::vector<float>& x, int64_t column
       double sum = 0, magnitude = 0, bound = 0;
       for (int64_t k = 0; k < columns; ++k) {
         float top = 0;
-        for (int64_t i = k / kBlock * kBlock; i < std::min(columns, (k / kBlock + 1) * kBlock); ++i) {
+        const int64_t begin = k / kBlock * kBlock;
+        for (int64_t i = begin; i < std::min(columns, begin + kBlock); ++i) {
           top = std::max(top, std::fabs(x[t * columns + i]));
         }
         const double product = static_cast<double>(row[k]) * x[t * columns + k];
