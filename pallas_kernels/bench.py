@@ -23,6 +23,7 @@ from pallas_kernels.quant_matmul.api import IMPLEMENTATIONS
 from pallas_kernels.quant_matmul.cpu import serving_instruction_set
 
 MIN_RUNS, MIN_S = 5, 1.0  # of each measurement
+LARGE_BYTES = 1 << 30  # more than any cache
 TABLE_ROWS = 16  # rows of logits a step has at most
 
 
@@ -101,11 +102,15 @@ class Limits:
     products: float
 
     @staticmethod
-    def measure(num_threads: int) -> "Limits":
-        data = np.ones(256 << 20, np.uint8)
+    def measure(num_threads: int, num_bytes: int) -> "Limits":
+        """Reading that many bytes again and again: a large cache may hold a whole small model."""
+        data = np.ones(num_bytes, np.uint8)
         return Limits(
             limits.read_bytes_per_s(data, num_threads), limits.products_per_s("int8", num_threads)
         )
+
+    def read_text(self) -> str:
+        return f"{self.read / 1e9:.1f} GB/s"
 
     def line(self, name: str, time_s: float, num_bytes: int, num_products: int) -> str:
         at_best = max(num_bytes / self.read, num_products / self.products)
@@ -116,12 +121,14 @@ class Limits:
         )
 
 
-def bench_model(name: str, tokens: list[int], limit: Limits) -> None:
+def bench_model(name: str, tokens: list[int], num_threads: int) -> None:
     """A line for each kind of matrix and number of tokens, and one for all of them."""
     rng = np.random.default_rng(0)
     kinds = MODELS[name]
     stacks = [random_stack(matrices, rng) for matrices in kinds]
-    print(f"\n{name}, {sum(stack.values.nbytes for stack in stacks) / 1e6:.0f} MB packed")
+    model_bytes = sum(stack.values.nbytes for stack in stacks)
+    limit = Limits.measure(num_threads, model_bytes)
+    print(f"\n{name}, {model_bytes / 1e6:.0f} MB packed, so many are read at {limit.read_text()}")
     for num_tokens in tokens:
         counts = [min(num_tokens, TABLE_ROWS) if m.is_table else num_tokens for m in kinds]
         inputs = [
@@ -149,8 +156,7 @@ def bench_model(name: str, tokens: list[int], limit: Limits) -> None:
             return [through_layers(x, s) for x, s in zip(inputs, stacks, strict=True)]
 
         time_s = seconds(everything, inputs, stacks)
-        num_bytes = sum(stack.values.nbytes for stack in stacks)
-        print(limit.line(f"T={num_tokens:<4} all", time_s, num_bytes, total_products), flush=True)
+        print(limit.line(f"T={num_tokens:<4} all", time_s, model_bytes, total_products), flush=True)
 
 
 def main() -> None:
@@ -162,14 +168,14 @@ def main() -> None:
     print(f"{jax.devices()[0].device_kind}, instruction set {serving_instruction_set()}")
     num_cores = os.cpu_count() or 1  # XLA's pool has a thread for each
     for num_threads in sorted({1, num_cores}):
-        limit = Limits.measure(num_threads)
+        limit = Limits.measure(num_threads, LARGE_BYTES)
         print(
-            f"{num_threads} thread{'s' * (num_threads > 1)}: reads {limit.read / 1e9:.1f} GB/s, "
-            f"multiplies int8 at {2 * limit.products / 1e9:.0f} GOP/s and float32 at "
+            f"{num_threads} thread{'s' * (num_threads > 1)}: reads {LARGE_BYTES >> 20} MiB at "
+            f"{limit.read_text()}, multiplies int8 at {2 * limit.products / 1e9:.0f} GOP/s and float32 at "
             f"{2 * limits.products_per_s('float32', num_threads) / 1e9:.0f}"
         )
     for name in options.model:
-        bench_model(name, options.tokens, Limits.measure(num_cores))
+        bench_model(name, options.tokens, num_cores)
 
 
 if __name__ == "__main__":
