@@ -171,8 +171,8 @@ def main() -> None:
         limit = Limits.measure(num_threads, LARGE_BYTES)
         print(
             f"{num_threads} thread{'s' * (num_threads > 1)}: reads {LARGE_BYTES >> 20} MiB at "
-            f"{limit.read_text()}, multiplies int8 at {2 * limit.products / 1e9:.0f} GOP/s and float32 at "
-            f"{2 * limits.products_per_s('float32', num_threads) / 1e9:.0f}"
+            f"{limit.read_text()}, multiplies int8 at {2 * limit.products / 1e9:.0f} GOP/s and "
+            f"float32 at {2 * limits.products_per_s('float32', num_threads) / 1e9:.0f}"
         )
     for name in options.model:
         bench_model(name, options.tokens, num_cores)
