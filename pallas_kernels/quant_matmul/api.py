@@ -7,7 +7,7 @@ lies. The arithmetic for a row does not depend on how many rows there are.
 
 import functools
 from dataclasses import dataclass, field
-from typing import Literal, overload
+from typing import Literal, get_args, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from pallas_kernels.dispatch import Implementation, choose
 from pallas_kernels.quant_matmul import cpu, reference
 from pallas_kernels.quant_matmul.formats import FORMATS
 
-Activations = Literal["int8", "float32"]
+Activations = Literal["int8", "int8x2", "float32"]
 X_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -91,6 +91,7 @@ def quant_matmul(
     x float32, bfloat16 or float16; layer int32 scalar, None = the only one. Several weights with
     the same K are multiplied in one call and give a tuple of results. "int8" rounds x to int8 per
     row and block of 32 columns and adds products of integers inside a block, blocks in float32;
+    "int8x2" multiplies what that rounding leaves over the same way and adds it, 15 bits in all;
     "float32" keeps x, for comparisons of quality. Weights that are floats always meet float32. A
     row's result is the same bits at any T. Raises ValueError for shapes and types that do not fit,
     ImplementationError when `implementation` is named and cannot run here.
@@ -99,7 +100,13 @@ def quant_matmul(
     _check(x, weights, layer, jnp.dtype(dtype).name, activations)
     run = choose("quant_matmul", IMPLEMENTATIONS, implementation)
     at = jnp.zeros((), jnp.int32) if layer is None else jnp.asarray(layer, jnp.int32)
+    is_split = activations == "int8x2"
+    if is_split:
+        rounded = reference.round_to_blocks(x.astype(jnp.float32))
+        x = jnp.concatenate([rounded, x - rounded])
     results = run(x, weights, at, dtype=jnp.dtype(dtype), is_exact=activations == "float32")
+    if is_split:
+        results = tuple(sum(jnp.split(result, 2)) for result in results)
     return results if isinstance(weight, tuple) else results[0]
 
 
@@ -137,8 +144,9 @@ def _check(
         )
     if dtype not in X_DTYPES:
         raise ValueError(f"a result of {dtype} is not offered; choose {', '.join(X_DTYPES)}")
-    if activations not in ("int8", "float32"):
-        raise ValueError(f"activations={activations!r} is unknown; choose 'int8' or 'float32'")
+    if activations not in get_args(Activations):
+        offered = ", ".join(get_args(Activations))
+        raise ValueError(f"activations={activations!r} is unknown; choose {offered}")
     known = {format.name for format in FORMATS}
     for weight in weights:
         if weight.shape[1] != x.shape[1]:

@@ -128,7 +128,7 @@ def _packing_refusal(config: EngineConfig, devices: list[Device]) -> str | None:
 
 def _packed_activations(config: EngineConfig) -> Activations:
     """The fast kind unless the user asks for a type of numbers, which is then kept."""
-    return "int8" if config.dtype == "auto" else "float32"
+    return "int8x2" if config.dtype == "auto" else "float32"
 
 
 def _text(tokenizer: Tokenizer, token_id: int | None) -> str:
