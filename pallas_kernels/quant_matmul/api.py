@@ -106,7 +106,8 @@ def quant_matmul(
         x = jnp.concatenate([rounded, x - rounded])
     results = run(x, weights, at, dtype=jnp.dtype(dtype), is_exact=activations == "float32")
     if is_split:
-        results = tuple(sum(jnp.split(result, 2)) for result in results)
+        num_tokens = x.shape[0] // 2
+        results = tuple(result[:num_tokens] + result[num_tokens:] for result in results)
     return results if isinstance(weight, tuple) else results[0]
 
 

@@ -326,3 +326,17 @@ def test_the_kernels_are_right_under_sanitizers_in_every_instruction_set(tmp_pat
     subprocess.run([compiler, *flags, *objects, "-o", tmp_path / "test"], check=True)
     result = subprocess.run([tmp_path / "test"], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_two_int8_parts_of_activations_are_nearly_exact():
+    """Oracle: the float32 mode, over the largest result; a single part is 100 times as far off."""
+    weight, _ = single("Q4_1", (N, 512))
+    x = activations(6, 512)
+    exact = np.asarray(MULTIPLY(x, weight, activations="float32"))
+    far, near = (
+        np.abs(np.asarray(MULTIPLY(x, weight, activations=mode)) - exact).max()
+        / np.abs(exact).max()
+        for mode in ("int8", "int8x2")
+    )
+    assert near < 1e-4
+    assert near < far / 50
