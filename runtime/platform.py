@@ -20,7 +20,6 @@ from runtime.config import ConfigError, EngineConfig
 
 Device = Any  # jax.Device is a variable to type checkers
 MESH_AXES = ("data", "tensor")
-JAX_PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "tpu": "tpu", "gcu": "gcu"}
 
 
 def devices_of(config: EngineConfig) -> list[Device]:
@@ -28,9 +27,7 @@ def devices_of(config: EngineConfig) -> list[Device]:
     is not there.
     """
     try:
-        found = (
-            jax.devices() if config.device == "auto" else jax.devices(JAX_PLATFORMS[config.device])
-        )
+        found = jax.devices() if config.device == "auto" else jax.devices(config.device)
     except RuntimeError as error:
         raise ConfigError(
             f"--device {config.device!r} is not usable: JAX has no such platform here ({error})"
