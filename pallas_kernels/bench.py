@@ -18,6 +18,7 @@ import numpy as np
 
 from pallas_kernels import limits
 from pallas_kernels.dispatch import choose
+from pallas_kernels.paged_attention.bench_cases import CASES, seconds_per_step
 from pallas_kernels.quant_matmul import QTensor, pack, quant_matmul
 from pallas_kernels.quant_matmul.api import IMPLEMENTATIONS
 from pallas_kernels.quant_matmul.cpu import serving_instruction_set
@@ -159,6 +160,17 @@ def bench_model(name: str, tokens: list[int], num_threads: int) -> None:
         print(limit.line(f"T={num_tokens:<4} all", time_s, model_bytes, total_products), flush=True)
 
 
+def bench_attention() -> None:
+    """A line per shape: a step's time over all layers, the context's bytes and the operations."""
+    print("\nattention, all layers of a step")
+    for case in CASES:
+        time_s = seconds_per_step(case)
+        rates = (
+            f"{case.num_bytes / time_s / 1e9:6.1f} GB/s {case.num_operations / time_s / 1e9:6.0f}"
+        )
+        print(f"{case.name:58s} {time_s * 1e3:8.2f} ms {rates} GOP/s", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels.bench", description=__doc__)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 16, 512])
@@ -176,6 +188,7 @@ def main() -> None:
         )
     for name in options.model:
         bench_model(name, options.tokens, num_cores)
+    bench_attention()
 
 
 if __name__ == "__main__":
