@@ -10,6 +10,7 @@ from starlette.routing import Route
 from runtime.engine.async_engine import AsyncEngine
 from runtime.metrics import Metrics
 from runtime.server.auth import KeyCheck
+from runtime.server.call import Service
 from runtime.server.chat_completions import ChatCompletions
 from runtime.server.completions import Completions
 from runtime.server.errors import ApiError, ErrorBoundary, routing_error
@@ -22,7 +23,8 @@ from runtime.version import version
 def build_app(engine: AsyncEngine, api_key: str | None = None) -> Starlette:
     """The application for one engine. It neither starts nor stops the engine."""
     metrics = Metrics(engine.model_name, engine.stats)
-    models = Models(engine)
+    service = Service(engine, metrics)
+    models = Models(service)
 
     async def about(_request: HttpRequest) -> Response:
         facts = {"name": "halogen", "version": version(), "model": engine.model_name, "api": "/v1"}
@@ -51,10 +53,8 @@ def build_app(engine: AsyncEngine, api_key: str | None = None) -> Starlette:
             Route("/metrics", metrics_page),
             Route("/v1/models", models.index),
             Route("/v1/models/{model_id:path}", models.one),
-            Route(
-                "/v1/chat/completions", ChatCompletions(engine, metrics).answer, methods=["POST"]
-            ),
-            Route("/v1/completions", Completions(engine, metrics).answer, methods=["POST"]),
+            Route("/v1/chat/completions", ChatCompletions(service).answer, methods=["POST"]),
+            Route("/v1/completions", Completions(service).answer, methods=["POST"]),
         ],
         middleware=[
             Middleware(RequestLog),

@@ -5,8 +5,6 @@ A body may hold many prompts; choice `prompt * n + completion` belongs to prompt
 """
 
 import asyncio
-import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,21 +12,15 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.request import CompletionDelta, Request, RequestDelta, TokenLogprob
-from runtime.metrics import Metrics
-from runtime.server.body import read_body
+from runtime.server.call import Service
 from runtime.server.chunks import RenderChoice, stream_chunks
-from runtime.server.disconnect import while_connected
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields, is_integer
-from runtime.server.generation import Generation, as_delta, check_model, fit_context
-from runtime.server.json_response import JsonResponse
+from runtime.server.generation import Generation, as_delta, fit_context
 from runtime.server.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
 from runtime.server.not_supported import COMPLETION_OPTIONS, refuse_unsupported
 from runtime.server.protocol import GenerationOptions, log_unknown, read_options
-from runtime.server.request_log import record_of
-from runtime.server.sse import EventStream
 
 MAX_TOTAL_CHOICES = 2048  # prompts x n of one body
 
@@ -48,11 +40,8 @@ class CompletionBody:
     has_prompt_logprobs: bool
 
 
-def read_completion_body(
-    values: dict[str, Any], generation_defaults: Mapping[str, Any]
-) -> CompletionBody:
+def read_completion_body(fields: Fields, generation_defaults: Mapping[str, Any]) -> CompletionBody:
     """Check every field. Raises ApiError that names the one at fault."""
-    fields = Fields(values)
     refuse_unsupported(fields, COMPLETION_OPTIONS)
     is_echo = fields.boolean("echo")
     max_tokens, logprobs = fields.integer("max_tokens"), fields.integer("logprobs")
@@ -157,17 +146,14 @@ class _Choice:
 class Completions:
     """The route, for one engine."""
 
-    def __init__(self, engine: AsyncEngine, metrics: Metrics) -> None:
-        self._engine = engine
-        self._metrics = metrics
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._engine = service.engine
 
     async def answer(self, http_request: HttpRequest) -> Response:
-        values = await read_body(http_request)
-        body = read_completion_body(values, self._engine.generation_defaults)
-        check_model(body.options.model, self._engine)
-        answer_id = f"cmpl-{uuid.uuid4().hex}"
-        record = record_of(http_request)
-        record.request_id = answer_id
+        call = await self._service.call(http_request, "cmpl")
+        body = read_completion_body(call.fields, self._engine.generation_defaults)
+        self._service.check_model(body.options.model)
         requests = []
         for index, prompt in enumerate(body.prompts):
             token_ids = await self._encode(prompt, body)
@@ -178,28 +164,16 @@ class Completions:
                 prompt_name="prompt",
                 is_explicit=body.has_max_tokens,
             )
-            requests.append(Request(f"{answer_id}-{index}", token_ids, params, record.arrival_s))
-        generation = Generation(
-            self._engine, self._metrics, record, tuple(requests), body.is_score_only
-        )
-        head = {
-            "id": answer_id,
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": self._engine.model_name,
-        }
+            request_id = f"{call.id}-{index}"
+            requests.append(Request(request_id, token_ids, params, call.record.arrival_s))
+        generation = call.generation(requests, is_score_only=body.is_score_only)
+        head = call.head("text_completion")
         names = TokenNames(self._engine.tokenizer, body.options.is_tokens_as_ids)
         choices = self._choices(body, requests, names)
         if body.options.is_stream:
-            return EventStream(
-                stream_chunks(
-                    generation, body.options, head, _renderer(choices, body.options.params.n)
-                )
-            )
-        whole = await while_connected(
-            http_request.receive, self._whole(generation, body, choices, names)
-        )
-        return JsonResponse(head | whole)
+            render = _renderer(choices, body.options.params.n)
+            return call.stream(stream_chunks(generation, body.options, head, render))
+        return await call.whole(self._whole(head, generation, body, choices, names))
 
     async def _encode(self, prompt: Prompt, body: CompletionBody) -> tuple[int, ...]:
         if isinstance(prompt, tuple):
@@ -227,6 +201,7 @@ class Completions:
 
     async def _whole(
         self,
+        head: dict[str, Any],
         generation: Generation,
         body: CompletionBody,
         choices: list[_Choice],
@@ -239,7 +214,7 @@ class Completions:
                 if body.has_prompt_logprobs:
                     choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs or (), names)
                 rendered.append(choice)
-        return {"choices": rendered, "usage": generation.usage.body}
+        return head | {"choices": rendered, "usage": generation.usage.body}
 
 
 def _renderer(choices: list[_Choice], n: int) -> RenderChoice:

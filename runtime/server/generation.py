@@ -21,7 +21,7 @@ from runtime.engine.request import (
 )
 from runtime.engine.sampling_params import SamplingParams
 from runtime.metrics import Metrics
-from runtime.server.errors import ApiError, bad_request
+from runtime.server.errors import bad_request
 from runtime.server.request_log import RequestRecord
 from runtime.server.usage import Usage
 
@@ -155,10 +155,3 @@ class Generation:
             for task in feeds:
                 task.cancel()
             await asyncio.gather(*feeds, return_exceptions=True)
-
-
-def check_model(asked: str | None, engine: AsyncEngine) -> None:
-    """Raise a 404 for a model that is not served; no name means the one that is."""
-    if asked is not None and asked != engine.model_name:
-        message = f"the model {asked!r} is not served here; use {engine.model_name!r}"
-        raise ApiError(404, message, param="model", code="model_not_found")

@@ -6,16 +6,16 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from runtime.engine.async_engine import AsyncEngine
-from runtime.server.generation import check_model
+from runtime.server.call import Service
 from runtime.server.json_response import JsonResponse
 
 
 class Models:
     """The two routes, for one engine."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._engine = service.engine
         self._created_s = int(time.time())
 
     @property
@@ -32,5 +32,5 @@ class Models:
         return JsonResponse({"object": "list", "data": [self._model]})
 
     async def one(self, request: HttpRequest) -> Response:
-        check_model(request.path_params["model_id"], self._engine)
+        self._service.check_model(request.path_params["model_id"])
         return JsonResponse(self._model)

@@ -1,0 +1,88 @@
+"""One client's call of a route: its body, its id, its place in the log, and the way to an answer.
+
+What every route that reads a body does in the same way stands here, so that a route's own file says
+only what it reads and what it answers. A route object is made once per engine, a Call per request.
+"""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from runtime.engine.async_engine import AsyncEngine
+from runtime.engine.request import Request
+from runtime.metrics import Metrics
+from runtime.server.body import read_body
+from runtime.server.disconnect import while_connected
+from runtime.server.errors import ApiError
+from runtime.server.fields import Fields
+from runtime.server.generation import Generation
+from runtime.server.json_response import JsonResponse
+from runtime.server.request_log import RequestRecord, record_of
+from runtime.server.sse import EventStream
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the routes of one application answer from."""
+
+    engine: AsyncEngine
+    metrics: Metrics
+
+    async def call(self, http_request: HttpRequest, id_prefix: str) -> "Call":
+        """Read the body of a request. Raises ApiError for one that is no JSON object."""
+        fields = Fields(await read_body(http_request))
+        record = record_of(http_request)
+        record.request_id = f"{id_prefix}-{uuid.uuid4().hex}"
+        return Call(self, http_request, fields, record)
+
+    def check_model(self, asked: str | None) -> None:
+        """Raise a 404 for a model that is not served; no name means the one that is."""
+        if asked is not None and asked != self.engine.model_name:
+            message = f"the model {asked!r} is not served here; use {self.engine.model_name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request to a route."""
+
+    service: Service
+    http_request: HttpRequest
+    fields: Fields
+    record: RequestRecord
+
+    @property
+    def id(self) -> str:
+        return self.record.request_id
+
+    @property
+    def engine(self) -> AsyncEngine:
+        return self.service.engine
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """The fields with which an answer of OpenAI's begins."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.engine.model_name,
+        }
+
+    def generation(self, requests: Sequence[Request], *, is_score_only: bool = False) -> Generation:
+        """The engine's work for this call."""
+        return Generation(
+            self.engine, self.service.metrics, self.record, tuple(requests), is_score_only
+        )
+
+    async def whole(self, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+        """The answer that `work` makes, which is cancelled when the client goes away."""
+        return JsonResponse(await while_connected(self.http_request.receive, work))
+
+    def stream(self, events: AsyncGenerator[bytes, None]) -> Response:
+        """An answer of server-sent events."""
+        return EventStream(events)

@@ -1,0 +1,76 @@
+"""A conversation as a prompt: the fields `messages` and what goes to the chat template with them,
+and the way to text or token ids.
+
+Every route that takes a conversation reads it here. It knows nothing of sampling or of answers.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.chat import ChatTemplate, encode_chat
+from runtime.engine.async_engine import AsyncEngine
+from runtime.server.errors import bad_request
+from runtime.server.fields import Fields
+from runtime.server.messages import read_messages
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """Checked messages; `template_options` go to the chat template by name."""
+
+    messages: list[dict[str, Any]]
+    template_options: dict[str, Any]
+
+    async def token_ids(self, engine: AsyncEngine) -> tuple[int, ...]:
+        """Encoded in a thread: a long conversation takes long enough to be felt by the streams of
+        others. Raises ChatTemplateError, and a 400 for a model without a template.
+        """
+        template = _template(engine)
+        return tuple(
+            await asyncio.to_thread(
+                encode_chat, engine.tokenizer, template, self.messages, **self.template_options
+            )
+        )
+
+    async def text(self, engine: AsyncEngine) -> str:
+        """The prompt as the template prints it."""
+        template = _template(engine)
+        return await asyncio.to_thread(template.render, self.messages, **self.template_options)
+
+
+def _template(engine: AsyncEngine) -> ChatTemplate:
+    if engine.chat_template is None:
+        raise bad_request("messages", "this model has no chat template; use /v1/completions")
+    return engine.chat_template
+
+
+def read_chat_prompt(fields: Fields) -> ChatPrompt:
+    """Check the messages and the template's options. Raises ApiError that names the field."""
+    messages = read_messages(fields)
+    template_options = fields.object("chat_template_kwargs") or {}
+    is_continued = fields.boolean("continue_final_message")
+    has_prompt = fields.boolean("add_generation_prompt", not is_continued)
+    if is_continued and has_prompt:
+        message = "continue_final_message begins no new message: set add_generation_prompt to false"
+        raise bad_request("continue_final_message", message)
+    if is_continued and not messages[-1]["content"]:
+        raise bad_request("continue_final_message", "the last message has no text to go on from")
+    for name in (
+        "tokenizer",
+        "template",
+        "messages",
+        "tools",
+        "add_generation_prompt",
+        "continue_final_message",
+    ):
+        if name in template_options:
+            raise bad_request("chat_template_kwargs", f"chat_template_kwargs must not hold {name}")
+    return ChatPrompt(
+        messages,
+        {
+            **template_options,
+            "add_generation_prompt": has_prompt,
+            "continue_final_message": is_continued,
+        },
+    )
