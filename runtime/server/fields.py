@@ -2,14 +2,16 @@
 field when it is wrong.
 
 `null` counts as absent, as in OpenAI's API. A boolean is not an integer and a string is not a
-number. The reader remembers which fields were asked for, so that the rest can be reported as
-unknown.
+number. Each check is also a description: what was asked of an object, with which limits, is kept as
+JSON schema, from which unknown fields and the document at /openapi.json follow.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from runtime.server.errors import ApiError, bad_request
+from runtime.server.field_notes import FieldNotes, Nested, Schema
 from runtime.server.json_text import type_name
 
 
@@ -27,16 +29,30 @@ def is_number(value: Any) -> bool:
         return False
 
 
+def _limits(minimum: float | None, maximum: float | None) -> Schema:
+    limits = {"minimum": minimum, "maximum": maximum}
+    return {word: limit for word, limit in limits.items() if limit is not None}
+
+
+def _string(choices: Sequence[str]) -> Schema:
+    return {"type": "string"} | ({"enum": list(choices)} if choices else {})
+
+
+_STRINGS: Schema = {"type": ["string", "array"], "items": {"type": "string"}}
+
+
 class Fields:
     """The fields of one JSON object; `path` is put before their names in errors."""
 
-    def __init__(self, values: dict[str, Any], path: str = "") -> None:
+    def __init__(
+        self, values: dict[str, Any], path: str = "", notes: FieldNotes | None = None
+    ) -> None:
         self._values = values
-        self._path = path
-        self._asked: set[str] = set()
+        self.path = path
+        self.notes = FieldNotes() if notes is None else notes
 
     def name(self, field: str) -> str:
-        return f"{self._path}.{field}" if self._path else field
+        return f"{self.path}.{field}" if self.path else field
 
     def wrong(self, field: str, expected: str) -> ApiError:
         """The error for a field of the wrong type or shape."""
@@ -47,45 +63,132 @@ class Fields:
         got = type_name(self._values[field])
         return bad_request(self.name(field), f"{self.name(field)} must be {expected}, got {got}")
 
-    def any(self, field: str) -> Any:
-        self._asked.add(field)
+    def any(self, field: str, *schemas: Schema, is_required: bool = False) -> Any:
+        """A value that the caller checks against any of these schemas."""
+        return self._ask(field, *schemas, is_required=is_required)
+
+    def _ask(self, field: str, *schemas: Schema | Nested, is_required: bool = False) -> Any:
+        self.notes.add(field, *schemas, is_required=is_required)
         return self._values.get(field)
 
-    def string(self, field: str) -> str | None:
-        value = self.any(field)
-        if value is not None and not isinstance(value, str):
-            raise self.wrong(field, "a string")
+    def string(self, field: str, choices: Sequence[str] = ()) -> str | None:
+        value = self._ask(field, _string(choices))
+        return None if value is None else self._checked_string(field, value, choices)
+
+    def text(self, field: str, choices: Sequence[str] = ()) -> str:
+        """A string that must be there."""
+        value = self._ask(field, _string(choices), is_required=True)
+        return self._checked_string(field, value, choices)
+
+    def kind(self, field: str, choices: Sequence[str]) -> str:
+        """The field that says of which kind this object is; which fields follow depends on it."""
+        value = self.text(field, choices)
+        self.notes.set_kind(field, value)
+        return value
+
+    def _checked_string(self, field: str, value: Any, choices: Sequence[str]) -> str:
+        if not isinstance(value, str):
+            raise self.wrong(field, f"one of {', '.join(choices)}" if choices else "a string")
+        if choices and value not in choices:
+            message = f"{self.name(field)} is {value[:40]!r}; use one of {', '.join(choices)}"
+            raise bad_request(self.name(field), message)
         return value
 
     def boolean(self, field: str, default: bool = False) -> bool:
-        value = self.any(field)
+        value = self._ask(field, {"type": "boolean"})
         if value is None:
             return default
         if not isinstance(value, bool):
             raise self.wrong(field, "true or false")
         return value
 
-    def integer(self, field: str) -> int | None:
-        value = self.any(field)
+    def integer(
+        self, field: str, *, minimum: int | None = None, maximum: int | None = None
+    ) -> int | None:
+        value = self._ask(field, {"type": "integer"} | _limits(minimum, maximum))
         if value is not None and not is_integer(value):
             raise self.wrong(field, "an integer")
+        self._check_limits(field, value, minimum, maximum)
         return value
 
-    def number(self, field: str) -> float | None:
-        value = self.any(field)
+    def number(
+        self, field: str, *, minimum: float | None = None, maximum: float | None = None
+    ) -> float | None:
+        value = self._ask(field, {"type": "number"} | _limits(minimum, maximum))
         if value is not None and not is_number(value):
             raise self.wrong(field, "a finite number")
+        self._check_limits(field, value, minimum, maximum)
         return value
 
+    def _check_limits(
+        self, field: str, value: float | None, minimum: float | None, maximum: float | None
+    ) -> None:
+        if value is None:
+            return
+        if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
+            range_ = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
+            message = f"{self.name(field)}={value!r} is out of range: use {range_}"
+            raise bad_request(self.name(field), message)
+
     def object(self, field: str) -> dict[str, Any] | None:
-        value = self.any(field)
+        """An object whose fields are the caller's business."""
+        value = self._ask(field, {"type": "object"})
         if value is not None and not isinstance(value, dict):
             raise self.wrong(field, "an object")
         return value
 
+    def child(self, field: str) -> "Fields | None":
+        """The fields of an object in this one."""
+        nested = Nested(None)
+        value = self._ask(field, nested)
+        return None if value is None else self._child(field, value, nested)
+
+    def required_child(self, field: str) -> "Fields":
+        nested = Nested(None)
+        value = self._ask(field, nested, is_required=True)
+        return self._child(field, value, nested)
+
+    def _child(self, field: str, value: Any, nested: Nested) -> "Fields":
+        if not isinstance(value, dict):
+            raise self.wrong(field, "an object")
+        return Fields(value, self.name(field), nested.reading())
+
+    def objects(self, field: str, *, is_required: bool = False) -> list["Fields"]:
+        """The fields of each object of an array, which is not empty where it is required."""
+        nested = Nested({"minItems": 1} if is_required else {})
+        values = self._ask(field, nested, is_required=is_required)
+        if values is None and not is_required:
+            return []
+        if not isinstance(values, list):
+            raise self.wrong(field, "an array of objects")
+        if is_required and not values:
+            raise bad_request(self.name(field), f"{self.name(field)} is empty; give at least one")
+        return self._children(field, values, nested)
+
+    def string_or_objects(
+        self, field: str, *, is_required: bool = False
+    ) -> "str | list[Fields] | None":
+        """A string, or the fields of each object of an array."""
+        nested = Nested({})
+        value = self._ask(field, {"type": "string"}, nested, is_required=is_required)
+        if isinstance(value, str) or (value is None and not is_required):
+            return value
+        if not isinstance(value, list):
+            raise self.wrong(field, "a string or an array of objects")
+        return self._children(field, value, nested)
+
+    def _children(self, field: str, values: list[Any], nested: Nested) -> list["Fields"]:
+        children = []
+        for index, value in enumerate(values):
+            path = f"{self.name(field)}[{index}]"
+            if not isinstance(value, dict):
+                raise bad_request(path, f"{path} must be an object, got {type_name(value)}")
+            children.append(Fields(value, path, nested.reading()))
+        return children
+
     def strings(self, field: str) -> tuple[str, ...]:
         """A string or an array of strings."""
-        value = self.any(field)
+        value = self._ask(field, _STRINGS)
         if value is None:
             return ()
         values = [value] if isinstance(value, str) else value
@@ -94,7 +197,7 @@ class Fields:
         return tuple(values)
 
     def integers(self, field: str) -> tuple[int, ...]:
-        value = self.any(field)
+        value = self._ask(field, {"type": "array", "items": {"type": "integer"}})
         if value is None:
             return ()
         if not isinstance(value, list) or not all(map(is_integer, value)):
@@ -103,4 +206,4 @@ class Fields:
 
     def unknown(self) -> list[str]:
         """Names of the fields that no reader asked for."""
-        return sorted(self._values.keys() - self._asked)
+        return sorted(self._values.keys() - self.notes.schemas.keys())
