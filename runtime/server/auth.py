@@ -6,7 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runtime.server.errors import ApiError
 
-_OPEN_PATHS = ("/health",)
+_OPEN_PATHS = ("/health", "/health/live", "/health/ready")
 
 
 class KeyCheck:

@@ -4,11 +4,12 @@ What every route that reads a body does in the same way stands here, so that a r
 only what it reads and what it answers. A route object is made once per engine, a Call per request.
 """
 
+import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -25,6 +26,10 @@ from runtime.server.json_response import JsonResponse
 from runtime.server.request_log import RequestRecord, record_of
 from runtime.server.sse import EventStream
 
+logger = logging.getLogger(__name__)
+
+Body = TypeVar("Body")
+
 
 @dataclass(frozen=True)
 class Service:
@@ -33,28 +38,38 @@ class Service:
     engine: AsyncEngine
     metrics: Metrics
 
-    async def call(self, http_request: HttpRequest, id_prefix: str) -> "Call":
-        """Read the body of a request. Raises ApiError for one that is no JSON object."""
+    async def call(
+        self, http_request: HttpRequest, id_prefix: str, read: Callable[[Fields], Body]
+    ) -> "Call[Body]":
+        """Read and check the body of a request. Raises ApiError."""
         fields = Fields(await read_body(http_request))
         record = record_of(http_request)
         record.request_id = f"{id_prefix}-{uuid.uuid4().hex}"
-        return Call(self, http_request, fields, record)
+        body = self.read(fields, read)
+        if unknown := fields.unknown():  # ignored, as vLLM does
+            logger.debug("ignored unknown fields: %s", ", ".join(unknown))
+        return Call(self, http_request, record, body)
+
+    def read(self, fields: Fields, read: Callable[[Fields], Body]) -> Body:
+        """Check the model of a body, absent meaning the one that is served, and then the rest."""
+        self.check_model(fields.string("model"))
+        return read(fields)
 
     def check_model(self, asked: str | None) -> None:
-        """Raise a 404 for a model that is not served; no name means the one that is."""
+        """Raise a 404 for a model that is not served."""
         if asked is not None and asked != self.engine.model_name:
             message = f"the model {asked!r} is not served here; use {self.engine.model_name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
 
 @dataclass(frozen=True)
-class Call:
-    """One request to a route."""
+class Call(Generic[Body]):
+    """One request to a route, its body checked."""
 
     service: Service
     http_request: HttpRequest
-    fields: Fields
     record: RequestRecord
+    body: Body
 
     @property
     def id(self) -> str:

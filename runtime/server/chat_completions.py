@@ -13,14 +13,15 @@ from starlette.responses import Response
 
 from runtime.engine.request import CompletionDelta, Request, RequestDelta
 from runtime.server.call import Service
-from runtime.server.chat_prompt import ChatPrompt, read_chat_prompt
+from runtime.server.chat_prompt import CONVERSATION, ChatPrompt, read_chat_prompt
 from runtime.server.chunks import RenderChoice, stream_chunks
+from runtime.server.endpoint import Endpoint
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
 from runtime.server.generation import Generation, as_delta, fit_context
 from runtime.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from runtime.server.not_supported import CHAT_OPTIONS, refuse_unsupported
-from runtime.server.protocol import GenerationOptions, log_unknown, read_options
+from runtime.server.protocol import GenerationOptions, read_options
 from runtime.server.tools import read_tools
 
 
@@ -48,7 +49,6 @@ def read_chat_body(fields: Fields, generation_defaults: Mapping[str, Any]) -> Ch
         logprobs=_read_logprobs(fields),
         logprobs_name="top_logprobs",
     )
-    log_unknown(fields)
     return ChatBody(prompt, options)
 
 
@@ -67,10 +67,26 @@ class ChatCompletions:
     def __init__(self, service: Service) -> None:
         self._service = service
 
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint(
+                "POST",
+                "/v1/chat/completions",
+                self.answer,
+                self.read,
+                {"conversation": {"messages": CONVERSATION}},
+                has_stream=True,
+            ),
+        )
+
+    def read(self, fields: Fields) -> ChatBody:
+        return read_chat_body(fields, self._service.engine.generation_defaults)
+
     async def answer(self, http_request: HttpRequest) -> Response:
-        call = await self._service.call(http_request, "chatcmpl")
-        body = read_chat_body(call.fields, call.engine.generation_defaults)
-        self._service.check_model(body.options.model)
+        """The assistant's next message in a conversation."""
+        call = await self._service.call(http_request, "chatcmpl", self.read)
+        body = call.body
         token_ids = await body.prompt.token_ids(call.engine)
         params = fit_context(
             body.options.params,

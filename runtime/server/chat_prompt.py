@@ -14,6 +14,26 @@ from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
 from runtime.server.messages import read_messages
 
+# An example of `messages` for the documentation, with every kind of message and part.
+CONVERSATION = [
+    {"role": "system", "content": "Answer briefly."},
+    {"role": "developer", "content": "Use metric units."},
+    {"role": "user", "content": [{"type": "text", "text": "How warm is it in Paris?"}]},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "weather", "arguments": '{"city": "Paris"}'},
+            }
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call_1", "content": "21 degrees"},
+    {"role": "user", "content": [{"type": "input_text", "text": "And in Rome?"}]},
+]
+
 
 @dataclass(frozen=True)
 class ChatPrompt:

@@ -15,12 +15,13 @@ from starlette.responses import Response
 from runtime.engine.request import CompletionDelta, Request, RequestDelta, TokenLogprob
 from runtime.server.call import Service
 from runtime.server.chunks import RenderChoice, stream_chunks
+from runtime.server.endpoint import Endpoint
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields, is_integer
 from runtime.server.generation import Generation, as_delta, fit_context
 from runtime.server.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
 from runtime.server.not_supported import COMPLETION_OPTIONS, refuse_unsupported
-from runtime.server.protocol import GenerationOptions, log_unknown, read_options
+from runtime.server.protocol import GenerationOptions, read_options
 
 MAX_TOTAL_CHOICES = 2048  # prompts x n of one body
 
@@ -61,7 +62,7 @@ def read_completion_body(fields: Fields, generation_defaults: Mapping[str, Any])
     if is_echo and logprobs is not None:
         params = replace(options.params, prompt_logprobs=max(logprobs, asked or 0))
         options = replace(options, params=params)
-    body = CompletionBody(
+    return CompletionBody(
         prompts=prompts,
         options=options,
         is_echo=is_echo,
@@ -70,8 +71,6 @@ def read_completion_body(fields: Fields, generation_defaults: Mapping[str, Any])
         has_special_tokens=fields.boolean("add_special_tokens", True),
         has_prompt_logprobs=asked is not None,
     )
-    log_unknown(fields)
-    return body
 
 
 def _read_prompts(fields: Fields) -> tuple[Prompt, ...]:
@@ -150,10 +149,26 @@ class Completions:
         self._service = service
         self._engine = service.engine
 
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint(
+                "POST",
+                "/v1/completions",
+                self.answer,
+                self.read,
+                {"text": {"prompt": "Once upon a time", "max_tokens": 16}},
+                has_stream=True,
+            ),
+        )
+
+    def read(self, fields: Fields) -> CompletionBody:
+        return read_completion_body(fields, self._engine.generation_defaults)
+
     async def answer(self, http_request: HttpRequest) -> Response:
-        call = await self._service.call(http_request, "cmpl")
-        body = read_completion_body(call.fields, self._engine.generation_defaults)
-        self._service.check_model(body.options.model)
+        """How texts or token ids go on."""
+        call = await self._service.call(http_request, "cmpl", self.read)
+        body = call.body
         requests = []
         for index, prompt in enumerate(body.prompts):
             token_ids = await self._encode(prompt, body)

@@ -196,9 +196,10 @@ class Fields:
             raise self.wrong(field, "a string or an array of strings")
         return tuple(values)
 
-    def integers(self, field: str) -> tuple[int, ...]:
-        value = self._ask(field, {"type": "array", "items": {"type": "integer"}})
-        if value is None:
+    def integers(self, field: str, *, is_required: bool = False) -> tuple[int, ...]:
+        schema = {"type": "array", "items": {"type": "integer"}}
+        value = self._ask(field, schema, is_required=is_required)
+        if value is None and not is_required:
             return ()
         if not isinstance(value, list) or not all(map(is_integer, value)):
             raise self.wrong(field, "an array of integers")

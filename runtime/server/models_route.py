@@ -7,6 +7,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from runtime.server.call import Service
+from runtime.server.endpoint import Endpoint
 from runtime.server.json_response import JsonResponse
 
 
@@ -19,6 +20,13 @@ class Models:
         self._created_s = int(time.time())
 
     @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("GET", "/v1/models", self.index),
+            Endpoint("GET", "/v1/models/{model_id:path}", self.one),
+        )
+
+    @property
     def _model(self) -> dict[str, Any]:
         return {
             "id": self._engine.model_name,
@@ -29,8 +37,10 @@ class Models:
         }
 
     async def index(self, _request: HttpRequest) -> Response:
+        """The models that are served."""
         return JsonResponse({"object": "list", "data": [self._model]})
 
     async def one(self, request: HttpRequest) -> Response:
+        """One model."""
         self._service.check_model(request.path_params["model_id"])
         return JsonResponse(self._model)

@@ -5,7 +5,6 @@ Names and defaults are OpenAI's, then vLLM's; a sampling option that the client 
 model's recommended value. Ranges are SamplingParams' business, limits of the model the engine's.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,6 @@ from typing import Any
 from runtime.engine.sampling_params import ParameterError, SamplingParams
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields, is_number
-
-logger = logging.getLogger(__name__)
 
 MAX_STOPS = 64  # each costs a search per token
 
@@ -35,7 +32,6 @@ _HARMLESS = ("user", "store", "metadata", "service_tier", "parallel_tool_calls")
 class GenerationOptions:
     """What a client asked for besides its prompt."""
 
-    model: str | None
     params: SamplingParams
     is_stream: bool
     has_stream_usage: bool
@@ -98,19 +94,12 @@ def read_options(
             "best_of", f"best_of={best_of} must equal n={sampling.n}: completions are not ranked"
         )
     return GenerationOptions(
-        model=fields.string("model"),
         params=sampling,
         is_stream=is_stream,
         has_stream_usage=stream_options.boolean("include_usage"),
         has_continuous_usage=stream_options.boolean("continuous_usage_stats"),
         is_tokens_as_ids=fields.boolean("return_tokens_as_token_ids"),
     )
-
-
-def log_unknown(fields: Fields) -> None:
-    """Unknown fields are ignored, as vLLM does; the debug log names them."""
-    if unknown := fields.unknown():
-        logger.debug("ignored unknown fields: %s", ", ".join(unknown))
 
 
 def _read_logit_bias(fields: Fields) -> dict[int, float]:

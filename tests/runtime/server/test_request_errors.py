@@ -139,7 +139,10 @@ WRONG_CHAT = [
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
     ),
     ("messages[0].tool_calls", {"messages": [{"role": "assistant", "tool_calls": "x"}]}),
-    ("messages[0].tool_calls[0].function", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}),
+    (
+        "messages[0].tool_calls[0].function",
+        {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
+    ),
     ("messages[0].name", {"messages": [{"role": "user", "content": "Hi", "name": 5}]}),
     ("max_completion_tokens", {"max_completion_tokens": 0}),
     ("max_completion_tokens", {"max_completion_tokens": "5"}),
