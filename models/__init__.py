@@ -27,7 +27,9 @@ ARCHITECTURES = {
 
 
 class Family(Protocol):
-    """What the module of a family holds."""
+    """What the module of a family holds; beside these a subclass of models.decoder.Decoder under
+    that name, where its layers compute something of their own.
+    """
 
     WEIGHTS: WeightMap
 

@@ -2,24 +2,38 @@
 data.
 
 A family file turns a Hugging Face config into a DecoderConfig; nothing else in the project reads
-family names. The layer pattern is data (one LayerConfig per layer), so a family with alternating
-layers needs no code. Validation happens here, at construction: a DecoderConfig that exists can be
-built.
+family names. The layer pattern is data: each LayerConfig names the mixer and the MLP that its layer
+has, and every mixer and MLP is one stack over the layers that name it. A new kind of mixer or MLP
+is a config class here and a module in models/layers. Validation happens here, at construction: a
+DecoderConfig that exists can be built.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
-RopeKind = Literal["default", "linear", "llama3", "yarn"]
+RopeKind = Literal["none", "default", "linear", "llama3", "yarn"]
+
+Stack = tuple[int, ...]  # the layers that a stacked parameter holds, in order
+
+
+def _check_positive(config: object, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) <= 0:
+            raise ValueError(f"{name} must be positive, got {getattr(config, name)}")
 
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary position embedding over a head: base frequency and its scaling for long contexts."""
+    """Rotary position embedding of the first `dim` dimensions of a head: base frequency, and its
+    scaling for long contexts. Kind "none" turns nothing.
+    """
 
+    dim: int
     theta: float = 10_000.0
     kind: RopeKind = "default"
+    # pairs are neighbours (2i, 2i + 1) and not the halves (i, i + dim / 2)
+    is_interleaved: bool = False
     factor: float = 1.0
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
@@ -30,6 +44,10 @@ class RopeConfig:
     is_truncated: bool = True  # yarn: correction range rounded to whole dimensions
 
     def __post_init__(self) -> None:
+        if self.dim <= 0 or self.dim % 2:
+            raise ValueError(
+                f"the rotary embedding turns pairs of dimensions, got {self.dim} dimensions"
+            )
         if self.theta <= 0:
             raise ValueError(f"rope theta must be positive, got {self.theta}")
         if self.factor <= 0:
@@ -42,13 +60,68 @@ class RopeConfig:
 
 
 @dataclass(frozen=True)
+class AttentionConfig:
+    """Softmax attention over the paged key/value cache."""
+
+    num_heads: int  # N
+    num_kv_heads: int  # K
+    head_dim: int  # H
+    name: str = "attention"
+    scale: float | None = None  # of the scores; None = head_dim ** -0.5
+    softcap: float = 0.0  # of the scores; 0 = off
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    has_qk_norm: bool = False  # RMSNorm per head on queries and keys, before the rotary embedding
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "num_heads", "num_kv_heads", "head_dim")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_attention_heads={self.num_heads} must be a multiple of "
+                f"num_key_value_heads={self.num_kv_heads}"
+            )
+
+    @property
+    def score_scale(self) -> float:
+        return self.head_dim**-0.5 if self.scale is None else self.scale
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """What tensor parallelism divides: a name for people -> its size."""
+        return {"query heads": self.num_heads, "key heads": self.num_kv_heads}
+
+
+@dataclass(frozen=True)
+class MlpConfig:
+    """The gated MLP."""
+
+    mlp_dim: int  # F
+    name: str = "mlp"
+    activation: Activation = "silu"
+    has_bias: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "mlp_dim")
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        return {"MLP dimensions": self.mlp_dim}
+
+
+MixerConfig = AttentionConfig
+AnyMlpConfig = MlpConfig
+
+
+@dataclass(frozen=True)
 class LayerConfig:
-    """What may differ from layer to layer within one stack: these become arrays indexed by the
-    layer.
+    """What one layer is made of, and what may differ between layers of the same make: window and
+    rope become arrays indexed by the layer.
     """
 
     window: int = 0  # sliding window in tokens, the token itself included; 0 = whole context
     rope: int = 0  # index into DecoderConfig.ropes
+    mixer: str = "attention"  # name of one of DecoderConfig.mixers
+    mlp: str = "mlp"  # name of one of DecoderConfig.mlps
 
 
 @dataclass(frozen=True)
@@ -57,48 +130,25 @@ class DecoderConfig:
 
     vocab_size: int  # V
     embed_dim: int  # D
-    num_heads: int  # N
-    num_kv_heads: int  # K
-    head_dim: int  # H
-    mlp_dim: int  # F
     layers: tuple[LayerConfig, ...]
-    ropes: tuple[RopeConfig, ...] = field(default=(RopeConfig(),))
+    mixers: tuple[MixerConfig, ...]
+    mlps: tuple[AnyMlpConfig, ...]
+    ropes: tuple[RopeConfig, ...]
     max_positions: int = 2048  # tokens the checkpoint was made for
-    activation: Activation = "silu"
     norm_eps: float = 1e-6
     is_norm_offset: bool = False  # RMSNorm multiplies by (1 + weight), in float32 (Gemma)
     has_branch_norms: bool = False  # a norm on each branch's output too (Gemma 2, 3)
-    has_qk_norm: bool = False  # RMSNorm per head on queries and keys, before the rotary embedding
-    has_qkv_bias: bool = False
-    has_output_bias: bool = False  # bias of the attention's output projection
-    has_mlp_bias: bool = False
     is_tied: bool = False  # logits use the embedding table
     embed_scale: float = 1.0
-    attention_scale: float | None = None  # None = head_dim ** -0.5
-    attention_softcap: float = 0.0  # 0 = off
     logit_softcap: float = 0.0  # 0 = off
 
     def __post_init__(self) -> None:
-        for name in (
-            "vocab_size",
-            "embed_dim",
-            "num_heads",
-            "num_kv_heads",
-            "head_dim",
-            "mlp_dim",
-            "max_positions",
-        ):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_attention_heads={self.num_heads} must be a multiple of "
-                f"num_key_value_heads={self.num_kv_heads}"
-            )
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim must be even for the rotary embedding, got {self.head_dim}")
+        _check_positive(self, "vocab_size", "embed_dim", "max_positions")
         if not self.layers:
             raise ValueError("a decoder needs at least one layer, got num_hidden_layers=0")
+        parts = [part.name for part in (*self.mixers, *self.mlps)]
+        if len(set(parts)) != len(parts):
+            raise ValueError(f"mixers and MLPs need names of their own, got {', '.join(parts)}")
         for index, layer in enumerate(self.layers):
             if not 0 <= layer.rope < len(self.ropes):
                 raise ValueError(
@@ -108,12 +158,34 @@ class DecoderConfig:
                 raise ValueError(
                     f"layer {index}: sliding window must not be negative, got {layer.window}"
                 )
+        for used, offered in (
+            ({layer.mixer for layer in self.layers}, self.mixers),
+            ({layer.mlp for layer in self.layers}, self.mlps),
+        ):
+            if used != {part.name for part in offered}:
+                raise ValueError(
+                    f"the layers use {', '.join(sorted(used))}, the config describes "
+                    f"{', '.join(part.name for part in offered)}"
+                )
+
+        for mixer in self.mixers:
+            shapes = {(rope.dim, rope.is_interleaved) for rope in self.ropes_of(mixer.name)}
+            if len(shapes) > 1 or max(shapes)[0] > mixer.head_dim:
+                raise ValueError(
+                    f"rotary embeddings of the layers with {mixer.name} must turn the same "
+                    f"dimensions of its head_dim={mixer.head_dim}, got {sorted(shapes)}"
+                )
 
     @property
     def num_layers(self) -> int:
         return len(self.layers)
 
-    @property
-    def scale(self) -> float:
-        """Multiplier of the attention scores."""
-        return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
+    def ropes_of(self, mixer: str) -> tuple[RopeConfig, ...]:
+        """The rotary embeddings of the layers with this mixer."""
+        return tuple(self.ropes[self.layers[layer].rope] for layer in self.stack(mixer))
+
+    def stack(self, part: str) -> Stack:
+        """The layers that have the mixer or MLP of this name."""
+        return tuple(
+            index for index, layer in enumerate(self.layers) if part in (layer.mixer, layer.mlp)
+        )

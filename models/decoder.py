@@ -1,7 +1,7 @@
-"""The generic decoder-only transformer: embedding, a scanned stack of blocks, final norm, logits.
+"""The generic decoder-only transformer: embedding, scanned stacks of layers, final norm, logits.
 
 What varies between families is data in DecoderConfig; what varies between layers of a stack is an
-array indexed by the layer. Layers run in a scan whose carry holds the hidden state and the cache,
+array indexed by the layer. Layers run in scans whose carry holds the hidden state and the cache,
 so a program's size does not grow with depth and the cache is updated in place. Modules describe
 parameters and are only built under eval_shape; values come as a flat dict.
 """
@@ -16,70 +16,75 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 
 from models.axes import spec
-from models.config import DecoderConfig
-from models.inputs import ForwardInput
+from models.cache import Cache
+from models.config import AttentionConfig, DecoderConfig, LayerConfig, MlpConfig, Stack
+from models.inputs import ForwardInput, LayerInput
+from models.layer_pattern import Run, runs
 from models.layers.attention import Attention
 from models.layers.mlp import GatedMLP
 from models.layers.norm import RMSNorm
 from models.layers.parameter import parameter
 from models.layers.rotary import rotary_angles
 from models.weight import QTensor, einsum, take
-from pallas_kernels.paged_attention import PagedKV
 
 # Dotted name -> values, stacked over layers under "layers."
 Parameters = dict[str, jax.Array | QTensor]
 
 
+MIXERS = {AttentionConfig: Attention}
+MLPS = {MlpConfig: GatedMLP}
+
+
 class Block(nnx.Module):
-    """One transformer layer, pre-norm residual branches; with branch norms also a norm on each
-    branch's output.
+    """All layers as stacks: pre-norm residual branches; with branch norms also a norm on each
+    branch's output. Mixers and MLPs are attributes under their config's name.
     """
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
         norm = functools.partial(
             RMSNorm,
-            config.num_layers,
+            tuple(range(config.num_layers)),
             config.embed_dim,
             eps=config.norm_eps,
             is_offset=config.is_norm_offset,
             dtype=dtype,
         )
         self.attention_norm = norm()
-        self.attention = Attention(config, dtype)
         self.attention_output_norm = norm() if config.has_branch_norms else None
         self.mlp_norm = norm()
-        self.mlp = GatedMLP(config, dtype)
         self.mlp_output_norm = norm() if config.has_branch_norms else None
+        for mixer in config.mixers:
+            setattr(self, mixer.name, MIXERS[type(mixer)](config, mixer, dtype))
+        for mlp in config.mlps:
+            setattr(self, mlp.name, MLPS[type(mlp)](config, mlp, dtype))
 
     def __call__(
-        self,
-        x: jax.Array,
-        layer: jax.Array,
-        rotation: tuple[jax.Array, jax.Array],
-        window: jax.Array,
-        inputs: ForwardInput,
-        cache: PagedKV,
-    ) -> tuple[jax.Array, PagedKV]:
-        branch, cache = self.attention(
-            self.attention_norm(x, layer), layer, rotation, window, inputs.attention, cache
-        )
+        self, x: jax.Array, at: LayerInput, made: LayerConfig, cache: Cache
+    ) -> tuple[jax.Array, Cache]:
+        """One layer, made as `made` says: x [T, D] and the cache after it."""
+        branch, cache = getattr(self, made.mixer)(self.attention_norm(x, at.layer), at, cache)
         if self.attention_output_norm is not None:
-            branch = self.attention_output_norm(branch, layer)
+            branch = self.attention_output_norm(branch, at.layer)
         x = x + branch
-        branch = self.mlp(self.mlp_norm(x, layer), layer)
+        branch = getattr(self, made.mlp)(self.mlp_norm(x, at.layer), at)
         if self.mlp_output_norm is not None:
-            branch = self.mlp_output_norm(branch, layer)
+            branch = self.mlp_output_norm(branch, at.layer)
         return x + branch, cache
 
 
 class Decoder(nnx.Module):
-    """hidden = decoder(inputs, cache); logits = decoder.logits(hidden)."""
+    """hidden = decoder(inputs, cache); logits = decoder.logits(hidden).
+
+    A family whose layers compute something else gives a subclass with a `block_class` of its own.
+    """
+
+    block_class = Block
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
         self.config = config
         self.dtype = jnp.dtype(dtype)
         self.embed = Table(config.vocab_size, config.embed_dim, dtype)
-        self.layers = Block(config, dtype)
+        self.layers = self.block_class(config, dtype)
         self.norm = RMSNorm(
             None,
             config.embed_dim,
@@ -91,7 +96,7 @@ class Decoder(nnx.Module):
             None if config.is_tied else Table(config.vocab_size, config.embed_dim, dtype)
         )
 
-    def __call__(self, inputs: ForwardInput, cache: PagedKV) -> tuple[jax.Array, PagedKV]:
+    def __call__(self, inputs: ForwardInput, cache: Cache) -> tuple[jax.Array, Cache]:
         """Hidden states [T, D] after the final norm, and the cache with this step's keys and
         values.
         """
@@ -101,20 +106,32 @@ class Decoder(nnx.Module):
             x = x * jnp.asarray(
                 config.embed_scale, self.dtype
             )  # rounded to the weights' dtype, as Gemma does
-        angles = [rotary_angles(rope, config.head_dim, inputs.positions) for rope in config.ropes]
-        cos, sin = (jnp.stack(part) for part in zip(*angles, strict=True))  # [ropes, T, H/2]
-        windows = jnp.asarray(np.array([layer.window for layer in config.layers], np.int32))
-        ropes = jnp.asarray(np.array([layer.rope for layer in config.layers], np.int32))
-
-        def body(
-            carry: tuple[jax.Array, PagedKV], layer: jax.Array
-        ) -> tuple[tuple[jax.Array, PagedKV], None]:
-            x, cache = carry
-            rotation = (cos[ropes[layer]], sin[ropes[layer]])
-            return self.layers(x, layer, rotation, windows[layer], inputs, cache), None
-
-        (x, cache), _ = lax.scan(body, (x, cache), jnp.arange(config.num_layers))
+        x, cache = self.run_layers(x, inputs, cache)
         return self.norm(x), cache
+
+    def run_layers(
+        self, x: jax.Array, inputs: ForwardInput, cache: Cache
+    ) -> tuple[jax.Array, Cache]:
+        """x after all layers, one scan for each run of the layer pattern."""
+        config = self.config
+        pattern = LayerPattern(config, inputs)
+
+        for run in runs([(layer.mixer, layer.mlp) for layer in config.layers]):
+
+            def body(
+                carry: tuple[jax.Array, Cache], first: jax.Array, run: Run = run
+            ) -> tuple[tuple[jax.Array, Cache], None]:
+                for offset in range(run.period):
+                    made = config.layers[run.start + offset]
+                    carry = self.layers(carry[0], pattern.at(first + offset, made), made, carry[1])
+                return carry, None
+
+            if run.repeats == 1:
+                (x, cache), _ = body((x, cache), jnp.int32(run.start))
+            else:
+                starts = run.start + run.period * jnp.arange(run.repeats, dtype=jnp.int32)
+                (x, cache), _ = lax.scan(body, (x, cache), starts)
+        return x, cache
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 [R, V] from hidden states [R, D]."""
@@ -128,6 +145,47 @@ class Decoder(nnx.Module):
         )
         cap = self.config.logit_softcap
         return cap * jnp.tanh(logits / cap) if cap else logits
+
+
+class LayerPattern:
+    """The layer pattern as arrays, and the rotation of a step's positions by every rope."""
+
+    def __init__(self, config: DecoderConfig, inputs: ForwardInput) -> None:
+        self._inputs = inputs
+        self._windows = _constant([layer.window for layer in config.layers])
+        self._mixers = _constant(
+            [config.stack(layer.mixer).index(i) for i, layer in enumerate(config.layers)]
+        )
+        self._mlps = _constant(
+            [config.stack(layer.mlp).index(i) for i, layer in enumerate(config.layers)]
+        )
+        angles = [rotary_angles(rope, inputs.positions) for rope in config.ropes]
+        self._rotations, self._ropes = {}, {}
+        for mixer in config.mixers:
+            used = sorted({config.layers[layer].rope for layer in config.stack(mixer.name)})
+            self._rotations[mixer.name] = tuple(
+                jnp.stack(part) for part in zip(*(angles[rope] for rope in used), strict=True)
+            )
+            self._ropes[mixer.name] = _constant(
+                [used.index(layer.rope) if layer.rope in used else 0 for layer in config.layers]
+            )
+
+    def at(self, layer: jax.Array, made: LayerConfig) -> LayerInput:
+        """What layer `layer`, int32 scalar, whose mixer and MLP are those of `made`, is given."""
+        cos, sin = self._rotations[made.mixer]  # [ropes of this mixer, T, dim / 2]
+        rope = self._ropes[made.mixer][layer]
+        return LayerInput(
+            step=self._inputs,
+            layer=layer,
+            mixer=self._mixers[layer],
+            mlp=self._mlps[layer],
+            window=self._windows[layer],
+            rotation=(cos[rope], sin[rope]),
+        )
+
+
+def _constant(values: list[int]) -> jax.Array:
+    return jnp.asarray(np.array(values, np.int32))
 
 
 class Table(nnx.Module):
@@ -154,13 +212,21 @@ class DecoderProgram:
     ms.
     """
 
-    def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
+    def __init__(
+        self, config: DecoderConfig, dtype: jnp.dtype, decoder: type[Decoder] = Decoder
+    ) -> None:
         self.config = config
         self.dtype = jnp.dtype(dtype)
-        module = nnx.eval_shape(lambda: Decoder(config, self.dtype))
+        module = nnx.eval_shape(lambda: decoder(config, self.dtype))
         self._graph, state = nnx.split(module)
         self._paths = {_name(path): path for path, _ in nnx.to_flat_state(state)}
         self._leaves = {_name(path): leaf for path, leaf in nnx.to_flat_state(state)}
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        """The layers that each stacked parameter holds, in order."""
+        stacks = {name: leaf.get_metadata("stack") for name, leaf in self._leaves.items()}
+        return {name: stack for name, stack in stacks.items() if stack is not None}
 
     def abstract_parameters(self, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape, dtype and sharding of every parameter on `mesh`."""

@@ -5,8 +5,6 @@ the embedding is scaled by sqrt(D), scores by query_pre_attn_scalar ** -0.5.
 Reference: arXiv:2503.19786.
 """
 
-from dataclasses import replace
-
 from models.config import DecoderConfig, LayerConfig, RopeConfig
 from models.hf_config import (
     COMMON_WEIGHTS,
@@ -53,25 +51,25 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     global_rope, local_rope = _ropes(config)
     has_attention_bias = flag(config, "attention_bias")
     softcap = config.get("final_logit_softcapping")
-    return replace(
-        decoder_config(
-            config,
-            windows,
-            global_rope,
-            understood=("attention_bias", "final_logit_softcapping"),
-            activation_name="hidden_activation",
-        ),
+    return decoder_config(
+        config,
+        windows,
+        global_rope,
+        understood=("attention_bias", "final_logit_softcapping"),
+        activation_name="hidden_activation",
+        attention={
+            "scale": positive(config, "query_pre_attn_scalar") ** -0.5,
+            "has_qk_norm": True,
+            "has_qkv_bias": has_attention_bias,
+            "has_output_bias": has_attention_bias,
+        },
         layers=tuple(
             LayerConfig(window, LOCAL_ROPE if window else GLOBAL_ROPE) for window in windows
         ),
         ropes=(global_rope, local_rope),
         is_norm_offset=True,
         has_branch_norms=True,
-        has_qk_norm=True,
-        has_qkv_bias=has_attention_bias,
-        has_output_bias=has_attention_bias,
         embed_scale=integer(config, "hidden_size") ** 0.5,
-        attention_scale=positive(config, "query_pre_attn_scalar") ** -0.5,
         logit_softcap=0.0 if softcap is None else positive(config, "final_logit_softcapping"),
     )
 

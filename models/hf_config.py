@@ -8,7 +8,15 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from models.config import Activation, DecoderConfig, LayerConfig, RopeConfig, RopeKind
+from models.config import (
+    Activation,
+    AttentionConfig,
+    DecoderConfig,
+    LayerConfig,
+    MlpConfig,
+    RopeConfig,
+    RopeKind,
+)
 
 HFConfig = Mapping[str, Any]
 
@@ -159,14 +167,37 @@ def decoder_config(
     config: HFConfig,
     windows: tuple[int, ...],
     rope: RopeConfig,
+    *,
     understood: Collection[str] = (),
     activation_name: str = "hidden_act",
+    attention: Mapping[str, Any] | None = None,
+    mlp: Mapping[str, Any] | None = None,
+    **fields: Any,
 ) -> DecoderConfig:
-    """The fields that all families read alike; a family replaces the rest.
+    """The decoder that most families are: one kind of attention and of MLP in every layer.
 
     `windows` is one sliding window per layer, 0 for the whole context. `understood` names the keys
-    of NEUTRAL_VALUES that the family reads itself; every other one must be neutral.
+    of NEUTRAL_VALUES that the family reads itself; every other one must be neutral. `attention`,
+    `mlp` and `fields` are what the family sets in AttentionConfig, MlpConfig and DecoderConfig
+    beside or instead of what all families read alike.
     """
+    refuse_unread(config, understood)
+    values: dict[str, Any] = {
+        "vocab_size": integer(config, "vocab_size"),
+        "embed_dim": integer(config, "hidden_size"),
+        "layers": tuple(LayerConfig(window=window) for window in windows),
+        "mixers": (attention_config(config, **(attention or {})),),
+        "mlps": (mlp_config(config, activation_name, **(mlp or {})),),
+        "ropes": (rope,),
+        "max_positions": integer(config, "max_position_embeddings"),
+        "norm_eps": positive(config, "rms_norm_eps"),
+        "is_tied": flag(config, "tie_word_embeddings"),
+    }
+    return DecoderConfig(**values | fields)
+
+
+def refuse_unread(config: HFConfig, understood: Collection[str]) -> None:
+    """ValueError for a key that changes the mathematics and that the family does not read."""
     for name, neutral in NEUTRAL_VALUES.items():
         value = config.get(name)
         if value is not None and name not in understood and value not in neutral:
@@ -174,23 +205,28 @@ def decoder_config(
                 f"config.json: {name}={value!r} is not supported for this architecture; "
                 "it would change the result"
             )
+
+
+def attention_config(config: HFConfig, **fields: Any) -> AttentionConfig:
+    """The sizes that all families spell alike; `fields` beside or instead of them."""
     num_heads = integer(config, "num_attention_heads")
-    return DecoderConfig(
-        vocab_size=integer(config, "vocab_size"),
-        embed_dim=integer(config, "hidden_size"),
-        num_heads=num_heads,
-        num_kv_heads=num_heads
+    values: dict[str, Any] = {
+        "num_heads": num_heads,
+        "num_kv_heads": num_heads
         if config.get("num_key_value_heads") is None
         else integer(config, "num_key_value_heads"),
-        head_dim=head_dim(config),
-        mlp_dim=integer(config, "intermediate_size"),
-        layers=tuple(LayerConfig(window=window) for window in windows),
-        ropes=(rope,),
-        max_positions=integer(config, "max_position_embeddings"),
-        activation=activation(config, activation_name),
-        norm_eps=positive(config, "rms_norm_eps"),
-        is_tied=flag(config, "tie_word_embeddings"),
-    )
+        "head_dim": head_dim(config),
+    }
+    return AttentionConfig(**values | fields)
+
+
+def mlp_config(config: HFConfig, activation_name: str = "hidden_act", **fields: Any) -> MlpConfig:
+    """The MLP that most families have; `fields` beside or instead of what the config says."""
+    values: dict[str, Any] = {
+        "mlp_dim": integer(config, "intermediate_size"),
+        "activation": activation(config, activation_name),
+    }
+    return MlpConfig(**values | fields)
 
 
 def layer_windows(
@@ -241,8 +277,11 @@ def upper_layer_windows(config: HFConfig) -> tuple[int, ...]:
     )
 
 
-def rope_config(config: HFConfig) -> RopeConfig:
-    """A decoder's one rotary embedding: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
+def rope_config(config: HFConfig, *, is_partial: bool = False) -> RopeConfig:
+    """A decoder's one rotary embedding: `rope_parameters`, or `rope_theta` with `rope_scaling`.
+
+    `is_partial`: the family turns only the first partial_rotary_factor of a head, if that is set.
+    """
     entry = section(config, "rope_scaling") or section(config, "rope_parameters")
     if nested := [name for name, value in entry.items() if isinstance(value, dict)]:
         raise ValueError(
@@ -251,11 +290,18 @@ def rope_config(config: HFConfig) -> RopeConfig:
         )
     if config.get("original_max_position_embeddings") is not None:
         entry["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-    return rope_entry(entry, config, theta_name="rope_theta", default_theta=10_000.0)
+    return rope_entry(
+        entry, config, theta_name="rope_theta", default_theta=10_000.0, is_partial=is_partial
+    )
 
 
 def rope_entry(
-    entry: HFConfig, config: HFConfig, *, theta_name: str, default_theta: float
+    entry: HFConfig,
+    config: HFConfig,
+    *,
+    theta_name: str,
+    default_theta: float,
+    is_partial: bool = False,
 ) -> RopeConfig:
     """One entry of `rope_parameters`, in either spelling of its type.
 
@@ -268,8 +314,12 @@ def rope_entry(
         raise ValueError(
             f"config.json: rope type {kind!r} is not supported; known are {', '.join(ROPE_KEYS)}"
         )
-    if entry.pop("partial_rotary_factor", 1) != 1:
-        raise ValueError("config.json: a rope partial_rotary_factor other than 1 is not supported")
+    part = entry.pop("partial_rotary_factor", config.get("partial_rotary_factor") or 1)
+    if part != 1 and not is_partial:
+        raise ValueError(
+            "config.json: a rope partial_rotary_factor other than 1 is not supported for this "
+            "architecture"
+        )
     if unknown := sorted(entry.keys() - ROPE_KEYS[kind]):
         raise ValueError(
             f"config.json: rope type {kind!r} with {', '.join(unknown)} is not supported; "
@@ -277,7 +327,9 @@ def rope_entry(
         )
     if "rope_theta" not in entry:
         entry["rope_theta"] = config.get(theta_name) or default_theta
-    fields: dict[str, Any] = {}
+    if (share := positive({"partial_rotary_factor": part}, "partial_rotary_factor")) > 1:
+        raise ValueError(f"config.json: partial_rotary_factor must be at most 1, got {part!r}")
+    fields: dict[str, Any] = {"dim": int(head_dim(config) * share)}
     if kind in ("llama3", "yarn"):
         entry.setdefault(
             "original_max_position_embeddings", integer(config, "max_position_embeddings")

@@ -1,5 +1,5 @@
-"""What a step's forward pass reads besides parameters and cache. Every field states its dtype and
-shape.
+"""What a step's forward pass, and a layer within it, read besides parameters and cache. Every field
+states its dtype and shape.
 """
 
 from dataclasses import dataclass
@@ -17,3 +17,15 @@ class ForwardInput:
     token_ids: jax.Array  # int32 [T]
     positions: jax.Array  # int32 [T], index of the token within its sequence
     attention: PagedBatch
+
+
+@dataclass(frozen=True)
+class LayerInput:
+    """Which layer is computed, and what the layer pattern says of it. Made anew in each layer."""
+
+    step: ForwardInput
+    layer: jax.Array  # int32 scalar, index among all layers
+    mixer: jax.Array  # int32 scalar, index in the stack of the layer's mixer
+    mlp: jax.Array  # int32 scalar, index in the stack of the layer's MLP
+    window: jax.Array  # int32 scalar, sliding window in tokens; 0 = whole context
+    rotation: tuple[jax.Array, jax.Array]  # cos and sin, float32 [T, dim / 2] of the layer's rope

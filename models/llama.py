@@ -4,8 +4,6 @@ The plain decoder: RMSNorm before each branch, grouped-query attention, gated Si
 References: arXiv:2302.13971, arXiv:2307.09288, arXiv:2407.21783.
 """
 
-from dataclasses import replace
-
 from models.config import DecoderConfig
 from models.hf_config import (
     COMMON_WEIGHTS,
@@ -26,13 +24,13 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     config = DEFAULTS | dict(config)
     windows = layer_windows(config, None, lambda layer: False)
     has_attention_bias = flag(config, "attention_bias")
-    return replace(
-        decoder_config(
-            config, windows, rope_config(config), understood=("attention_bias", "mlp_bias")
-        ),
-        has_qkv_bias=has_attention_bias,
-        has_output_bias=has_attention_bias,
-        has_mlp_bias=flag(config, "mlp_bias"),
+    return decoder_config(
+        config,
+        windows,
+        rope_config(config),
+        understood=("attention_bias", "mlp_bias"),
+        attention={"has_qkv_bias": has_attention_bias, "has_output_bias": has_attention_bias},
+        mlp={"has_bias": flag(config, "mlp_bias")},
     )
 
 

@@ -2,17 +2,20 @@
 missing or left over.
 
 A family's WEIGHTS maps each of our parameter names to the checkpoint tensor it is made of.
-`{layer}` in the checkpoint name marks a stacked parameter [L, ...]: layer l of the stack comes from
-the tensor with that layer's number. Reading and placing tensors is runtime.checkpoint.load's work,
-not done here.
+`{layer}` in the checkpoint name marks a stacked parameter [L, ...]: entry i of the stack comes from
+the tensor with the number of the i-th layer that the stack holds. Reading and placing tensors is
+runtime.checkpoint.load's work, not done here.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from models.config import Stack
 
 Shape = tuple[int, ...]
 
@@ -58,17 +61,20 @@ class Match:
 
 
 def match(
-    weights: WeightMap, parameters: Mapping[str, Shape], tensors: Mapping[str, Shape]
+    weights: WeightMap,
+    parameters: Mapping[str, Shape],
+    tensors: Mapping[str, Shape],
+    stacks: Mapping[str, Stack] = MappingProxyType({}),
 ) -> Match:
     """Compares the parameters of a model (name -> shape, stacks with their L) with a checkpoint's
-    tensors (name -> shape).
+    tensors (name -> shape). `stacks` gives the layers of a stack; one not listed holds the first L.
 
     Problems are sentences: a missing tensor, a shape that differs, a tensor that nothing uses.
     """
     matched, problems, used = {}, [], set()
     for parameter, shape in parameters.items():
         origin = source(weights, parameter)
-        layers = range(shape[0]) if origin.is_stacked else range(1)
+        layers = stacks.get(parameter, range(shape[0])) if origin.is_stacked else (0,)
         names = tuple(origin.pattern.replace("{layer}", str(layer)) for layer in layers)
         want = shape[1:] if origin.is_stacked else shape
         matched[parameter] = names

@@ -3,8 +3,6 @@
 Reference: arXiv:2407.10671.
 """
 
-from dataclasses import replace
-
 from models.config import DecoderConfig
 from models.hf_config import (
     COMMON_WEIGHTS,
@@ -28,8 +26,11 @@ DEFAULTS = {
 def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a Qwen2 config. ValueError names a missing or unsupported key."""
     config = DEFAULTS | dict(config)
-    return replace(
-        decoder_config(config, upper_layer_windows(config), rope_config(config)), has_qkv_bias=True
+    return decoder_config(
+        config,
+        upper_layer_windows(config),
+        rope_config(config),
+        attention={"has_qkv_bias": True},
     )
 
 

@@ -3,8 +3,6 @@
 Reference: arXiv:2505.09388.
 """
 
-from dataclasses import replace
-
 from models.config import DecoderConfig
 from models.hf_config import (
     COMMON_WEIGHTS,
@@ -31,13 +29,16 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a Qwen3 config. ValueError names a missing or unsupported key."""
     config = DEFAULTS | dict(config)
     has_attention_bias = flag(config, "attention_bias")
-    return replace(
-        decoder_config(
-            config, upper_layer_windows(config), rope_config(config), understood=("attention_bias",)
-        ),
-        has_qk_norm=True,
-        has_qkv_bias=has_attention_bias,
-        has_output_bias=has_attention_bias,
+    return decoder_config(
+        config,
+        upper_layer_windows(config),
+        rope_config(config),
+        understood=("attention_bias",),
+        attention={
+            "has_qk_norm": True,
+            "has_qkv_bias": has_attention_bias,
+            "has_output_bias": has_attention_bias,
+        },
     )
 
 

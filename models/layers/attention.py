@@ -7,12 +7,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.axes import Axis, spec
-from models.cache import KV_SPEC
-from models.config import DecoderConfig
+from models.cache import KV_SPEC, Cache
+from models.config import AttentionConfig, DecoderConfig
+from models.inputs import LayerInput
 from models.layers.linear import Linear
 from models.layers.norm import RMSNorm
 from models.layers.rotary import apply_rotary
-from pallas_kernels.paged_attention import PagedBatch, PagedKV, paged_attention
+from pallas_kernels.paged_attention import paged_attention
 
 
 class Attention(nnx.Module):
@@ -20,15 +21,16 @@ class Attention(nnx.Module):
     output projection.
     """
 
-    def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
-        layers, embed, head_dim = config.num_layers, config.embed_dim, config.head_dim
-        query_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
+    def __init__(self, decoder: DecoderConfig, config: AttentionConfig, dtype: jnp.dtype) -> None:
+        stack, embed = decoder.stack(config.name), decoder.embed_dim
+        query_size = config.num_heads * config.head_dim
+        kv_size = config.num_kv_heads * config.head_dim
         inward = {"has_bias": config.has_qkv_bias, "dtype": dtype}
-        self.query = Linear(layers, (query_size, embed), ("heads", "embed"), **inward)
-        self.key = Linear(layers, (kv_size, embed), ("kv_heads", "embed"), **inward)
-        self.value = Linear(layers, (kv_size, embed), ("kv_heads", "embed"), **inward)
+        self.query = Linear(stack, (query_size, embed), ("heads", "embed"), **inward)
+        self.key = Linear(stack, (kv_size, embed), ("kv_heads", "embed"), **inward)
+        self.value = Linear(stack, (kv_size, embed), ("kv_heads", "embed"), **inward)
         self.output = Linear(
-            layers,
+            stack,
             (embed, query_size),
             ("embed", "heads"),
             has_bias=config.has_output_bias,
@@ -36,34 +38,26 @@ class Attention(nnx.Module):
         )
         norm = functools.partial(
             RMSNorm,
-            layers,
-            head_dim,
-            eps=config.norm_eps,
-            is_offset=config.is_norm_offset,
+            stack,
+            config.head_dim,
+            eps=decoder.norm_eps,
+            is_offset=decoder.is_norm_offset,
             dtype=dtype,
         )
         self.query_norm = norm() if config.has_qk_norm else None
         self.key_norm = norm() if config.has_qk_norm else None
-        self.head_dim = head_dim
-        self.scale = config.scale
-        self.softcap = config.attention_softcap
+        self.config = config
+        self.is_interleaved = decoder.ropes_of(config.name)[0].is_interleaved
 
-    def __call__(
-        self,
-        x: jax.Array,
-        layer: jax.Array,
-        rotation: tuple[jax.Array, jax.Array],
-        window: jax.Array,
-        batch: PagedBatch,
-        cache: PagedKV,
-    ) -> tuple[jax.Array, PagedKV]:
-        """x [T, D]; rotation: cos, sin float32 [T, H/2]; window int32 scalar, 0 = whole context."""
-        q = self._heads(self.query(x, layer), "heads")
-        k = self._heads(self.key(x, layer), "kv_heads")
-        v = self._heads(self.value(x, layer), "kv_heads")
+    def __call__(self, x: jax.Array, at: LayerInput, cache: Cache) -> tuple[jax.Array, Cache]:
+        """x [T, D]; the cache with this step's keys and values in the mixer's own entry."""
+        config = self.config
+        q = self._heads(self.query(x, at.mixer), "heads")
+        k = self._heads(self.key(x, at.mixer), "kv_heads")
+        v = self._heads(self.value(x, at.mixer), "kv_heads")
         if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q, layer), self.key_norm(k, layer)
-        q, k = apply_rotary(q, *rotation), apply_rotary(k, *rotation)
+            q, k = self.query_norm(q, at.mixer), self.key_norm(k, at.mixer)
+        q, k = (apply_rotary(x, *at.rotation, is_interleaved=self.is_interleaved) for x in (q, k))
 
         @functools.partial(
             jax.shard_map,
@@ -73,15 +67,24 @@ class Attention(nnx.Module):
         )
         def attend(q, k, v, cache, layer, window, batch):
             return paged_attention(
-                q, k, v, cache, layer, batch, scale=self.scale, window=window, softcap=self.softcap
+                q,
+                k,
+                v,
+                cache,
+                layer,
+                batch,
+                scale=config.score_scale,
+                window=window,
+                softcap=config.softcap,
             )
 
-        out, cache = attend(q, k, v, cache, layer, window, batch)
+        out, own = attend(q, k, v, cache[config.name], at.mixer, at.window, at.step.attention)
         out = jnp.reshape(out, (out.shape[0], -1), out_sharding=spec("token", "heads"))
-        return self.output(out, layer), cache
+        return self.output(out, at.mixer), cache | {config.name: own}
 
     def _heads(self, x: jax.Array, axis: Axis) -> jax.Array:
-        shape = (x.shape[0], x.shape[1] // self.head_dim, self.head_dim)
+        head_dim = self.config.head_dim
+        shape = (x.shape[0], x.shape[1] // head_dim, head_dim)
         return jnp.reshape(x, shape, out_sharding=spec("token", axis, None))
 
 

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.config import DecoderConfig
+from models.config import DecoderConfig, MlpConfig
+from models.inputs import LayerInput
 from models.layers.linear import Linear
 
 ACTIVATIONS = {
@@ -15,15 +16,15 @@ ACTIVATIONS = {
 
 
 class GatedMLP(nnx.Module):
-    def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
-        inner, outer = config.mlp_dim, config.embed_dim
-        options = {"has_bias": config.has_mlp_bias, "dtype": dtype}
-        self.gate = Linear(config.num_layers, (inner, outer), ("mlp", "embed"), **options)
-        self.up = Linear(config.num_layers, (inner, outer), ("mlp", "embed"), **options)
-        self.down = Linear(config.num_layers, (outer, inner), ("embed", "mlp"), **options)
+    def __init__(self, decoder: DecoderConfig, config: MlpConfig, dtype: jnp.dtype) -> None:
+        stack = decoder.stack(config.name)
+        inward, outward = (config.mlp_dim, decoder.embed_dim), (decoder.embed_dim, config.mlp_dim)
+        options = {"has_bias": config.has_bias, "dtype": dtype}
+        self.gate = Linear(stack, inward, ("mlp", "embed"), **options)
+        self.up = Linear(stack, inward, ("mlp", "embed"), **options)
+        self.down = Linear(stack, outward, ("embed", "mlp"), **options)
         self.activation = config.activation
 
-    def __call__(self, x: jax.Array, layer: jax.Array) -> jax.Array:
-        return self.down(
-            ACTIVATIONS[self.activation](self.gate(x, layer)) * self.up(x, layer), layer
-        )
+    def __call__(self, x: jax.Array, at: LayerInput) -> jax.Array:
+        gate, up = self.gate(x, at.mlp), self.up(x, at.mlp)
+        return self.down(ACTIVATIONS[self.activation](gate) * up, at.mlp)

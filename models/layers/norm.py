@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from models.config import Stack
 from models.layers.parameter import parameter
 from models.weight import at_layer
 
@@ -23,16 +24,15 @@ def rms_norm(x: jax.Array, gain: jax.Array, eps: float, *, is_offset: bool) -> j
 
 
 class RMSNorm(nnx.Module):
-    """A stack of norms; num_layers None = a single one."""
+    """A stack of norms; stack None = a single one."""
 
     def __init__(
-        self, num_layers: int | None, size: int, *, eps: float, is_offset: bool, dtype: jnp.dtype
+        self, stack: Stack | None, size: int, *, eps: float, is_offset: bool, dtype: jnp.dtype
     ) -> None:
-        leading = () if num_layers is None else (num_layers,)
-        self.weight = parameter((*leading, size), ("layer", None)[1 - len(leading) :], dtype)
+        self.weight = parameter((size,), (None,), dtype, stack=stack)
         self.eps = eps
         self.is_offset = is_offset
 
-    def __call__(self, x: jax.Array, layer: jax.Array | None = None) -> jax.Array:
-        gain = self.weight[...] if layer is None else at_layer(self.weight[...], layer)
+    def __call__(self, x: jax.Array, index: jax.Array | None = None) -> jax.Array:
+        gain = self.weight[...] if index is None else at_layer(self.weight[...], index)
         return rms_norm(x, gain, self.eps, is_offset=self.is_offset)

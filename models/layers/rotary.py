@@ -1,8 +1,8 @@
 """Rotary position embedding: frequencies of a head, angles of positions, rotation of its vectors.
 
 Frequencies are numpy constants of a RopeConfig; angles and rotation are traced. This module does
-not know which layer uses which embedding. Pairs are half-split: dimension i turns with dimension
-i + H/2, by position * frequency[i].
+not know which layer uses which embedding. Of a head the first `dim` dimensions turn, in pairs:
+dimension i with i + dim/2, or neighbours 2i with 2i + 1, by position * frequency[i].
 """
 
 import math
@@ -14,13 +14,15 @@ import numpy as np
 from models.config import RopeConfig
 
 
-def rotary_frequencies(rope: RopeConfig, head_dim: int) -> tuple[np.ndarray, float]:
-    """Angle per position of each pair, float32 [H/2], and a factor for cos and sin (1 save YaRN).
+def rotary_frequencies(rope: RopeConfig) -> tuple[np.ndarray, float]:
+    """Angle per position of each pair, float32 [dim/2], and a factor for cos and sin (1 save YaRN).
 
     Computed in float32, as checkpoints were trained: the position multiplies a rounding difference.
     """
+    if rope.kind == "none":
+        return np.zeros(rope.dim // 2, np.float32), 1.0
     # RoFormer (arXiv:2104.09864, section 3.2.2)
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    exponents = np.arange(0, rope.dim, 2, dtype=np.float32) / np.float32(rope.dim)
     frequencies = np.float32(1) / np.float32(rope.theta) ** exponents
     if rope.kind == "linear":
         # Position interpolation (arXiv:2306.15595, section 2.3); slower angles = shorter positions
@@ -28,7 +30,7 @@ def rotary_frequencies(rope: RopeConfig, head_dim: int) -> tuple[np.ndarray, flo
     if rope.kind == "llama3":
         return _llama3(rope, frequencies), 1.0
     if rope.kind == "yarn":
-        return _yarn(rope, frequencies, head_dim), _yarn_attention_factor(rope)
+        return _yarn(rope, frequencies), _yarn_attention_factor(rope)
     return frequencies, 1.0
 
 
@@ -44,20 +46,21 @@ def _llama3(rope: RopeConfig, frequencies: np.ndarray) -> np.ndarray:
     return (1 - kept) * frequencies / np.float32(rope.factor) + kept * frequencies
 
 
-def _yarn(rope: RopeConfig, frequencies: np.ndarray, head_dim: int) -> np.ndarray:
+def _yarn(rope: RopeConfig, frequencies: np.ndarray) -> np.ndarray:
     """YaRN's frequencies (arXiv:2309.00071, section 3.2, "NTK-by-parts"; a ramp over pairs)."""
+    dim = rope.dim
 
     def pair_with(turns: float) -> float:
         """Index of the pair that turns this often within the original context."""
         per_turn = rope.original_max_positions / (turns * 2 * math.pi)
-        return head_dim * math.log(per_turn) / (2 * math.log(rope.theta))
+        return dim * math.log(per_turn) / (2 * math.log(rope.theta))
 
     low, high = pair_with(rope.beta_fast), pair_with(rope.beta_slow)
     if rope.is_truncated:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+    low, high = max(low, 0), min(high, dim - 1)
     span = high - low if high != low else 0.001  # a step where the ramp has no length
-    pairs = np.arange(head_dim // 2, dtype=np.float32)
+    pairs = np.arange(dim // 2, dtype=np.float32)
     slowed = np.clip((pairs - np.float32(low)) / np.float32(span), 0, 1)
     return frequencies / np.float32(rope.factor) * slowed + frequencies * (1 - slowed)
 
@@ -69,21 +72,31 @@ def _yarn_attention_factor(rope: RopeConfig) -> float:
     return 0.1 * math.log(rope.factor) + 1 if rope.factor > 1 else 1.0
 
 
-def rotary_angles(
-    rope: RopeConfig, head_dim: int, positions: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Cos and sin, float32 [T, H/2], at `positions`, int32 [T]."""
-    frequencies, attention_factor = rotary_frequencies(rope, head_dim)
+def rotary_angles(rope: RopeConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cos and sin, float32 [T, dim/2], at `positions`, int32 [T]."""
+    frequencies, attention_factor = rotary_frequencies(rope)
     angles = positions.astype(jnp.float32)[:, None] * jnp.asarray(frequencies)
     return jnp.cos(angles) * attention_factor, jnp.sin(angles) * attention_factor
 
 
-def apply_rotary(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """Rotate queries or keys `x` [T, heads, H] by `cos`, `sin` [T, H/2].
+def apply_rotary(
+    x: jax.Array, cos: jax.Array, sin: jax.Array, *, is_interleaved: bool = False
+) -> jax.Array:
+    """Rotate the first dim dimensions of queries or keys `x` [T, heads, H] by `cos`, `sin`
+    [T, dim/2]; the others stay.
 
     Arithmetic in float32, the result in the dtype of `x`.
     """
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    dim = 2 * cos.shape[-1]
+    head, tail = x[..., :dim].astype(jnp.float32), x[..., dim:]
     cos, sin = cos[:, None, :], sin[:, None, :]
+    if is_interleaved:
+        first, second = head[..., 0::2], head[..., 1::2]
+    else:
+        first, second = jnp.split(head, 2, axis=-1)
     turned = (first * cos - second * sin, second * cos + first * sin)
-    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+    if is_interleaved:
+        head = jnp.stack(turned, axis=-1).reshape(head.shape)
+    else:
+        head = jnp.concatenate(turned, axis=-1)
+    return jnp.concatenate([head.astype(x.dtype), tail], axis=-1)

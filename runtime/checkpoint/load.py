@@ -13,10 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
 from threading import Lock
+from types import MappingProxyType
 
 import jax
 import numpy as np
 
+from models.config import Stack
 from models.naming import Source, WeightMap, match, source
 from pallas_kernels.quant_matmul import QTensor, pack
 from pallas_kernels.quant_matmul.api import Activations
@@ -46,19 +48,21 @@ def load_parameters(
     weights: WeightMap,
     abstract: Mapping[str, jax.ShapeDtypeStruct],
     *,
+    stacks: Mapping[str, Stack] = MappingProxyType({}),
     packed: Activations | None = None,
     progress: Progress | None = None,
 ) -> dict[str, jax.Array | QTensor]:
     """Every parameter of `abstract`, in its shape, dtype and sharding (None = the default device).
 
     abstract: parameter name -> shape (stacks [L, ...]), dtype, sharding on a real mesh.
+    stacks: name of a stacked parameter -> the layers it holds; one not listed holds the first L.
     packed: a matrix that is stored quantised becomes a QTensor that meets activations of this
     kind and is not split over devices; None = it is decoded.
     progress is called from several threads, one at a time, with (bytes done, bytes in all).
     Raises one CheckpointError that lists everything wrong before any tensor data is read: missing
     tensors, shapes and types that do not fit, tensors that nothing uses.
     """
-    names = _matched(checkpoint, weights, abstract)
+    names = _matched(checkpoint, weights, abstract, stacks)
     total = sum(checkpoint.tensors[name].nbytes for group in names.values() for name in group)
     advance = _counter(progress, total)
     parameters: dict[str, jax.Array | QTensor] = {}
@@ -86,11 +90,15 @@ def load_parameters(
 
 
 def _matched(
-    checkpoint: Checkpoint, weights: WeightMap, abstract: Mapping[str, jax.ShapeDtypeStruct]
+    checkpoint: Checkpoint,
+    weights: WeightMap,
+    abstract: Mapping[str, jax.ShapeDtypeStruct],
+    stacks: Mapping[str, Stack],
 ) -> Mapping[str, tuple[str, ...]]:
     """Parameter -> the tensors it is made of, once everything fits."""
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-    found = match(weights, {name: want.shape for name, want in abstract.items()}, shapes)
+    wanted = {name: want.shape for name, want in abstract.items()}
+    found = match(weights, wanted, shapes, stacks)
     problems = list(found.problems)
     for name in (name for group in found.tensors.values() for name in group):
         if name in checkpoint.tensors and not checkpoint.tensors[name].is_weight:

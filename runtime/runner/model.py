@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from models import family_of
 from models.config import DecoderConfig
-from models.decoder import DecoderProgram, Parameters
+from models.decoder import Decoder, DecoderProgram, Parameters
 from pallas_kernels import native
 from pallas_kernels.quant_matmul import QTensor, cpu
 from pallas_kernels.quant_matmul.api import Activations
@@ -90,7 +90,8 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
                 f"for {decoder.max_positions} tokens; use at most that"
             )
         mesh = make_mesh(devices)
-        program = DecoderProgram(decoder, _dtype(config, checkpoint, devices[0].platform))
+        dtype = _dtype(config, checkpoint, devices[0].platform)
+        program = DecoderProgram(decoder, dtype, getattr(family, "Decoder", Decoder))
         tokenizer = checkpoint.tokenizer()
         template = None
         if checkpoint.chat_template is not None:
@@ -104,6 +105,7 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
             checkpoint,
             family.WEIGHTS,
             program.abstract_parameters(mesh),
+            stacks=program.stacks,
             packed=_packed_activations(config) if packing_refusal is None else None,
             progress=lambda done, total: report("read", done, total),
         )
@@ -146,19 +148,18 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint, platform: str) -> jnp.d
 
 
 def _check_split(config: DecoderConfig, size: int) -> None:
-    """ConfigError unless heads and MLP divide evenly over the mesh axis "tensor"."""
-    parts = {
-        "query heads": config.num_heads,
-        "key heads": config.num_kv_heads,
-        "MLP dimensions": config.mlp_dim,
-    }
-    if any(count % size for count in parts.values()):
-        works = [
-            size
-            for size in range(1, config.num_kv_heads + 1)
-            if all(count % size == 0 for count in parts.values())
-        ]
-        sizes = ", ".join(f"{count} {name}" for name, count in parts.items())
+    """ConfigError unless the parts of every layer divide evenly over the mesh axis "tensor"."""
+    parts: dict[str, set[int]] = {}
+    for part in (*config.mixers, *config.mlps):
+        for name, count in part.split_sizes.items():
+            parts.setdefault(name, set()).add(count)
+    works = [
+        size
+        for size in range(1, min(min(counts) for counts in parts.values()) + 1)
+        if all(count % size == 0 for counts in parts.values() for count in counts)
+    ]
+    if size not in works:
+        sizes = ", ".join(f"{count} {name}" for name, counts in parts.items() for count in counts)
         raise ConfigError(
             f"--tensor-parallel-size {size} cannot split {sizes}; sizes that work: "
             f"{', '.join(map(str, works))}"

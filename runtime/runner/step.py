@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from models.cache import Cache
 from models.decoder import DecoderProgram, Parameters
-from pallas_kernels.paged_attention import PagedKV
 from runtime.engine.sampling_params import MAX_LOGPROBS
 from runtime.runner.logprobs import Logprobs, logprobs, prompt_logprobs
 from runtime.runner.pack import NOT_WANTED, PackLayout
@@ -30,7 +30,7 @@ NUM_COLUMNS = (
 class DeviceState:
     """What lives on the device between steps; donated through each of them. S = max_num_seqs."""
 
-    cache: PagedKV
+    cache: Cache
     sampler: SamplerState
     last_tokens: jax.Array  # int32 [S], token each slot's sequence drew last
 

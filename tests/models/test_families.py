@@ -49,15 +49,16 @@ def test_weight_table_names_exactly_the_tensors_of_a_checkpoint(name: str) -> No
     """Oracle: the state dict of transformers' module, listed in the golden."""
     made = golden(name)
     config, weights = read(made.config), family_of(made.config).WEIGHTS
+    (attention,), (mlp,) = config.mixers, config.mlps
     absent = {"logits.weight"} if config.is_tied else set()
     absent |= {
         parameter
         for parameter in weights
         if parameter.endswith(".bias")
         and not (
-            (config.has_qkv_bias and parameter.split(".")[2] in ("query", "key", "value"))
-            or (config.has_output_bias and "attention.output" in parameter)
-            or (config.has_mlp_bias and ".mlp." in parameter)
+            (attention.has_qkv_bias and parameter.split(".")[2] in ("query", "key", "value"))
+            or (attention.has_output_bias and "attention.output" in parameter)
+            or (mlp.has_bias and ".mlp." in parameter)
         )
     }
     names = {
@@ -74,7 +75,8 @@ def test_llama_defaults_are_those_of_transformers() -> None:
     bare |= {"num_key_value_heads": None, "hidden_size": 48}
     del bare["max_position_embeddings"]
     config = read(bare)
-    assert (config.num_kv_heads, config.head_dim, config.max_positions) == (6, 8, 2048)
+    (attention,) = config.mixers
+    assert (attention.num_kv_heads, attention.head_dim, config.max_positions) == (6, 8, 2048)
 
 
 def test_gemma3_sizes_left_out_are_those_of_transformers() -> None:
@@ -90,12 +92,14 @@ def test_gemma3_sizes_left_out_are_those_of_transformers() -> None:
         }
     )
     assert config.ropes == (
-        RopeConfig(theta=1_000_000.0, kind="linear", factor=8.0),
-        RopeConfig(theta=10_000.0),
+        RopeConfig(256, theta=1_000_000.0, kind="linear", factor=8.0),
+        RopeConfig(256, theta=10_000.0),
     )
-    assert (config.vocab_size, config.num_heads, config.num_kv_heads) == (262_208, 8, 4)
-    assert (config.head_dim, config.scale, config.max_positions) == (256, 1 / 16, 131_072)
-    assert config.is_tied and config.activation == "gelu_tanh"
+    (attention,), (mlp,) = config.mixers, config.mlps
+    assert (config.vocab_size, config.max_positions) == (262_208, 131_072)
+    assert (attention.num_heads, attention.num_kv_heads, attention.head_dim) == (8, 4, 256)
+    assert attention.score_scale == 1 / 16
+    assert config.is_tied and mlp.activation == "gelu_tanh"
     assert [layer.window for layer in config.layers[:7]] == [1024] * 5 + [0, 1024]
     assert [layer.rope for layer in config.layers[:7]] == [1] * 5 + [0, 1]
 
@@ -120,26 +124,32 @@ def test_qwen_slides_from_max_window_layers_on_and_only_if_switched_on(base: dic
 def test_biases_are_read_per_family() -> None:
     """Oracle: which Linear layers have a bias in transformers' modules."""
     llama = read(LLAMA | {"attention_bias": True, "mlp_bias": True})
-    assert llama.has_qkv_bias and llama.has_output_bias and llama.has_mlp_bias
-    qwen2 = read(QWEN2)
-    assert qwen2.has_qkv_bias and not qwen2.has_output_bias and not qwen2.has_mlp_bias
+    assert biases(llama) == (True, True, True)
+    assert biases(read(QWEN2)) == (True, False, False)
     qwen3 = read(QWEN3 | {"attention_bias": True})
-    assert qwen3.has_qkv_bias and qwen3.has_output_bias and qwen3.has_qk_norm
+    assert biases(qwen3) == (True, True, False)
+    assert qwen3.mixers[0].has_qk_norm
+
+
+def biases(config: DecoderConfig) -> tuple[bool, bool, bool]:
+    """Of query, key and value; of the attention's output; of the MLP."""
+    (attention,), (mlp,) = config.mixers, config.mlps
+    return attention.has_qkv_bias, attention.has_output_bias, mlp.has_bias
 
 
 ROPES = {
-    "no keys at all": ({}, RopeConfig()),
+    "no keys at all": ({}, RopeConfig(10)),
     "new": (
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0}},
-        RopeConfig(theta=5e5, kind="linear", factor=2.0),
+        RopeConfig(10, theta=5e5, kind="linear", factor=2.0),
     ),
     "old": (
         {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2}},
-        RopeConfig(theta=5e5, kind="linear", factor=2.0),
+        RopeConfig(10, theta=5e5, kind="linear", factor=2.0),
     ),
     "oldest": (
         {"rope_theta": 500_000, "rope_scaling": {"type": "linear", "factor": 2.0}},
-        RopeConfig(theta=5e5, kind="linear", factor=2.0),
+        RopeConfig(10, theta=5e5, kind="linear", factor=2.0),
     ),
     "length left out": (
         {
@@ -150,19 +160,19 @@ ROPES = {
                 "high_freq_factor": 4.0,
             }
         },
-        RopeConfig(kind="llama3", factor=8.0, original_max_positions=96),
+        RopeConfig(10, kind="llama3", factor=8.0, original_max_positions=96),
     ),
     "length at top level": (
         {"original_max_position_embeddings": 24, "rope_scaling": {"type": "yarn", "factor": 4.0}},
-        RopeConfig(kind="yarn", factor=4.0, original_max_positions=24),
+        RopeConfig(10, kind="yarn", factor=4.0, original_max_positions=24),
     ),
     "factor left out": (
         {"rope_scaling": {"type": "yarn", "original_max_position_embeddings": 24}},
-        RopeConfig(kind="yarn", factor=4.0, original_max_positions=24),
+        RopeConfig(10, kind="yarn", factor=4.0, original_max_positions=24),
     ),
     "nulls": (
         {"rope_theta": None, "rope_scaling": None, "rope_parameters": None},
-        RopeConfig(),
+        RopeConfig(10),
     ),
 }
 

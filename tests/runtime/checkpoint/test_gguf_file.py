@@ -56,14 +56,15 @@ def test_the_config_builds_the_decoder_of_each_architecture(tmp_path):
     for architecture in EXTRA_SHAPES:
         checkpoint = GgufFile(write_gguf(tmp_path / f"{architecture}.gguf", architecture))
         decoder = family_of(checkpoint.config).config_from_hf(checkpoint.config)
-        sizes = (decoder.vocab_size, decoder.embed_dim, decoder.num_heads, decoder.num_kv_heads)
-        assert sizes == (V, D, N, K)
-        assert (decoder.head_dim, decoder.mlp_dim, decoder.num_layers) == (H, F, L)
+        (attention,), (mlp,) = decoder.mixers, decoder.mlps
+        assert (decoder.vocab_size, decoder.embed_dim, decoder.num_layers) == (V, D, L)
+        assert (attention.num_heads, attention.num_kv_heads, attention.head_dim) == (N, K, H)
+        assert mlp.mlp_dim == F
         assert decoder.norm_eps == 1e-5 and decoder.max_positions == 512
         assert decoder.ropes[0].theta == 500_000
         assert not decoder.is_tied
-        assert decoder.has_qkv_bias == (architecture == "qwen2")
-        assert decoder.has_qk_norm == (architecture in ("qwen3", "gemma3"))
+        assert attention.has_qkv_bias == (architecture == "qwen2")
+        assert attention.has_qk_norm == (architecture in ("qwen3", "gemma3"))
         checkpoint.close()
 
 
@@ -76,7 +77,7 @@ def test_gemma_3_alternates_five_windows_with_one_full_layer(tmp_path):
     decoder = family_of(checkpoint.config).config_from_hf(checkpoint.config)
     assert [layer.window for layer in decoder.layers] == [11] * 5 + [0, 11]
     assert [decoder.ropes[layer.rope].theta for layer in decoder.layers[4:6]] == [1e4, 5e5]
-    assert decoder.is_tied and decoder.scale == pytest.approx(H**-0.5)
+    assert decoder.is_tied and decoder.mixers[0].score_scale == pytest.approx(H**-0.5)
 
 
 def test_gemma_3_27b_scales_by_the_embedding_per_head(tmp_path):
