@@ -36,7 +36,16 @@ _HELP = {
     "host": "address to listen on",
     "port": "port to listen on; 0 = any free one",
     "api_key": "key that clients must send; without it $HALOGEN_API_KEY, and without that none",
-    "log": "print one line per request",
+    "log": "print one line per request, without any text of it",
+    "api_keys_file": "file of further keys, one a line; a name may stand before the key",
+    "allow_open": "listen on a network address without any key",
+    "share_prefix_cache": "let requests with different keys find each other's cached prompts",
+    "cors_origins": "web origins whose pages may ask, separated by commas; * = all",
+    "strict_fields": "refuse bodies with unknown fields instead of naming them in a header",
+    "max_waiting": "requests that may wait for their turn; further ones are answered with 429",
+    "max_requests_per_key": "requests of one key at a time; further ones are answered with 429",
+    "request_timeout_s": "seconds from arrival to the end of the answer",
+    "drain_s": "seconds that running requests get to finish after SIGINT or SIGTERM",
 }
 _ALIASES = {"port": ("--p",)}
 _MODEL_ALIASES = {

@@ -138,9 +138,23 @@ class ServerConfig:
     port: int = 2000
     api_key: str | None = None  # None = $HALOGEN_API_KEY, else no key is asked for
     log: bool = False  # one line per request
+    api_keys_file: str | None = None  # further keys, one a line, a name before each if wanted
+    allow_open: bool = False  # listen on a network without any key
+    share_prefix_cache: bool = False  # across keys; else each key finds its own prompts only
+    cors_origins: str | None = None  # web origins that may ask, "," between them; None = none
+    strict_fields: bool = False  # an unknown field of a body is an error
+    max_waiting: int = 512  # requests that may wait for their turn; further ones get 429
+    max_requests_per_key: int | None = None  # at one time
+    request_timeout_s: float | None = None  # from arrival to the end of the answer
+    drain_s: float = 20.0  # what running requests get to finish after the first signal to stop
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65535, "port", self.port, "use 0 (any free port) to 65535")
+        _require(self.max_waiting >= 0, "max_waiting", self.max_waiting, "use 0 or more requests")
+        _require(self.drain_s >= 0, "drain_s", self.drain_s, "use 0 or more seconds")
+        for name in ("max_requests_per_key", "request_timeout_s"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, name, value, "use a positive number or leave out")
         if self.api_key is None:
             object.__setattr__(self, "api_key", os.environ.get("HALOGEN_API_KEY") or None)
         _require(

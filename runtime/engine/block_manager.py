@@ -18,6 +18,14 @@ from collections.abc import Iterable, Sequence
 ROOT_HASH = b""
 
 
+def root_hash(cache_salt: str) -> bytes:
+    """What stands for the predecessor of a first block: another one for every salt."""
+    if not cache_salt:
+        return ROOT_HASH
+    salt = cache_salt.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(salt, digest_size=16, person=b"cache salt").digest()
+
+
 def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """Hash of a full block whose predecessor has hash `parent`. Cryptographic: a client can't aim
     at another's blocks.

@@ -19,12 +19,17 @@ class EngineDeadError(RuntimeError):
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt and what to do with it. `arrival_s` is time.monotonic() at arrival."""
+    """A prompt and what to do with it.
+
+    `arrival_s` is time.monotonic() at arrival. Requests find each other's prompts in the prefix
+    cache only where their `cache_salt` is equal.
+    """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     arrival_s: float = 0.0
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True)

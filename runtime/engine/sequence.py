@@ -8,7 +8,7 @@ the cache or will be once the steps already dispatched have run. Imports neither
 
 import enum
 
-from runtime.engine.block_manager import ROOT_HASH, block_hash
+from runtime.engine.block_manager import block_hash, root_hash
 from runtime.engine.request import FinishReason, Request
 from runtime.engine.sampling_params import SamplingParams
 
@@ -87,6 +87,6 @@ class Sequence:
         """Hash chain of its first `count` blocks, all of known tokens."""
         while len(self._hashes) < count:
             start = len(self._hashes) * block_size
-            parent = self._hashes[-1] if self._hashes else ROOT_HASH
+            parent = self._hashes[-1] if self._hashes else root_hash(self.request.cache_salt)
             self._hashes.append(block_hash(parent, self.token_ids[start : start + block_size]))
         return self._hashes[:count]

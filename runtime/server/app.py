@@ -1,17 +1,24 @@
-"""The ASGI application: routes, and the layers that every request passes (log, key, errors)."""
+"""The ASGI application: routes, and the layers that every request passes (log, key, admission,
+deadline, errors).
+"""
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 
+from runtime.config import ServerConfig
 from runtime.engine.async_engine import AsyncEngine
 from runtime.metrics import Metrics
+from runtime.server.admission import Admission
 from runtime.server.auth import KeyCheck
 from runtime.server.call import Service
 from runtime.server.chat_completions import ChatCompletions
 from runtime.server.completions import Completions
+from runtime.server.deadline import Deadline
 from runtime.server.endpoint import routes_of
 from runtime.server.errors import ErrorBoundary, routing_error
+from runtime.server.keys import ApiKeys
 from runtime.server.models_route import Models
 from runtime.server.openapi import OpenApi
 from runtime.server.request_log import RequestLog
@@ -19,21 +26,41 @@ from runtime.server.status_route import Status
 from runtime.server.tokens_route import Tokens
 
 
-def build_app(engine: AsyncEngine, api_key: str | None = None) -> Starlette:
+def build_app(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> Starlette:
     """The application for one engine. It neither starts nor stops the engine."""
     metrics = Metrics(engine.model_name, engine.stats)
-    service = Service(engine, metrics)
+    service = Service(engine, metrics, has_strict_fields=config.strict_fields)
     route_classes = (Status, Models, ChatCompletions, Completions, Tokens)
     endpoints = [endpoint for routes in route_classes for endpoint in routes(service).endpoints]
-    endpoints += OpenApi(service, endpoints, has_key=api_key is not None).endpoints
+    endpoints += OpenApi(service, endpoints, has_key=len(keys) > 0).endpoints
     app = Starlette(
         routes=routes_of(endpoints),
-        middleware=[
-            Middleware(RequestLog),
-            Middleware(KeyCheck, api_key=api_key),
-            Middleware(ErrorBoundary),
-        ],
+        middleware=_layers(engine, config, keys),
         exception_handlers={HTTPException: routing_error},
     )
     app.router.redirect_slashes = False  # a redirect would drop the body of a POST
     return app
+
+
+def _layers(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> list[Middleware]:
+    """Outermost first."""
+    layers = [
+        Middleware(RequestLog),
+        Middleware(KeyCheck, keys=keys, is_salted=len(keys) > 1 and not config.share_prefix_cache),
+        Middleware(
+            Admission,
+            max_open=engine.config.max_num_seqs + config.max_waiting,
+            max_waiting=config.max_waiting,
+            num_waiting=lambda: engine.stats().num_waiting,
+            max_per_key=config.max_requests_per_key,
+        ),
+        Middleware(Deadline, timeout_s=config.request_timeout_s),
+        Middleware(ErrorBoundary),
+    ]
+    if config.cors_origins is not None:  # in front: a browser's question carries no key
+        origins = [origin.strip() for origin in config.cors_origins.split(",")]
+        cors = Middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+        )
+        layers.insert(0, cors)
+    return layers

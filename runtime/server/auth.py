@@ -1,28 +1,38 @@
-"""Asks for the API key on every route but /health, unknown routes included, in constant time."""
+"""Asks for a key on every route but the health checks, unknown routes included.
 
-import hmac
+The key's owner is noted in the request's record: limits and the prefix cache are kept by owner.
+"""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runtime.server.errors import ApiError
+from runtime.server.keys import ApiKeys
+from runtime.server.request_log import RequestRecord
 
 _OPEN_PATHS = ("/health", "/health/live", "/health/ready")
 
 
 class KeyCheck:
-    """ASGI middleware: `Authorization: Bearer KEY` or a 401. Without a key everything passes."""
+    """ASGI middleware: `Authorization: Bearer KEY` or Anthropic's `x-api-key: KEY`, else a 401.
+    Without keys everything passes.
 
-    def __init__(self, app: ASGIApp, api_key: str | None) -> None:
+    `is_salted`: each owner finds only its own prompts in the prefix cache.
+    """
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, *, is_salted: bool) -> None:
         self._app = app
-        self._key = None if api_key is None else api_key.encode("ascii")
+        self._keys = keys
+        self._is_salted = is_salted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (
-            self._key is None
-            or scope["type"] != "http"
-            or scope["path"] in _OPEN_PATHS
-            or self._is_key(scope)
-        ):
+        if scope["type"] != "http" or not len(self._keys) or scope["path"] in _OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        owner = self._keys.owner(_sent_key(scope))
+        if owner is not None:
+            record: RequestRecord = scope["state"]["record"]
+            record.client = owner
+            record.cache_salt = owner if self._is_salted else ""
             await self._app(scope, receive, send)
             return
         refused = ApiError(
@@ -33,8 +43,10 @@ class KeyCheck:
         )
         await refused.response()(scope, receive, send)
 
-    def _is_key(self, scope: Scope) -> bool:
-        assert self._key is not None
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, key = given.partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key)
+
+def _sent_key(scope: Scope) -> bytes:
+    headers = dict(scope["headers"])
+    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer":
+        return key.strip()
+    return headers.get(b"x-api-key", b"")

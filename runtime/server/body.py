@@ -16,19 +16,28 @@ from runtime.server.errors import ApiError, bad_request
 from runtime.server.json_text import read_object
 
 MAX_BODY_BYTES = 10 * 2**20  # a million token ids, or ten million characters
+_READ_S = 60.0  # a body that takes longer holds a connection for nothing
 _DROP_BYTES = 64 * 2**20
 _DROP_S = 5.0
 
 
 async def read_body(request: HttpRequest) -> dict[str, Any]:
-    """The body as a JSON object. Raises ApiError: 413 too large, 415 not JSON, 400 malformed."""
+    """The body as a JSON object. Raises ApiError: 408 too slow, 413 too large, 415 not JSON, 400
+    malformed.
+    """
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     # Also keeps web pages out: a browser asks this server's leave before it sends this type.
     if media_type != "application/json":
         message = f"Content-Type is {media_type!r}; send application/json"
         raise ApiError(415, message, code="unsupported_media_type")
     try:
-        return read_object(await _read_bytes(request))
+        async with asyncio.timeout(_READ_S):
+            raw = await _read_bytes(request)
+    except TimeoutError:
+        message = f"the body did not arrive within {_READ_S:g} s"
+        raise ApiError(408, message, code="body_too_slow") from None
+    try:
+        return read_object(raw)
     except ValueError as error:
         raise bad_request(None, str(error), "invalid_json") from None
 

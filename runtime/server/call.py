@@ -4,7 +4,6 @@ What every route that reads a body does in the same way stands here, so that a r
 only what it reads and what it answers. A route object is made once per engine, a Call per request.
 """
 
-import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -19,14 +18,12 @@ from runtime.engine.request import Request
 from runtime.metrics import Metrics
 from runtime.server.body import read_body
 from runtime.server.disconnect import while_connected
-from runtime.server.errors import ApiError
+from runtime.server.errors import ApiError, bad_request
 from runtime.server.fields import Fields
 from runtime.server.generation import Generation
 from runtime.server.json_response import JsonResponse
 from runtime.server.request_log import RequestRecord, record_of
 from runtime.server.sse import EventStream
-
-logger = logging.getLogger(__name__)
 
 Body = TypeVar("Body")
 
@@ -37,6 +34,7 @@ class Service:
 
     engine: AsyncEngine
     metrics: Metrics
+    has_strict_fields: bool = False
 
     async def call(
         self, http_request: HttpRequest, id_prefix: str, read: Callable[[Fields], Body]
@@ -46,8 +44,11 @@ class Service:
         record = record_of(http_request)
         record.request_id = f"{id_prefix}-{uuid.uuid4().hex}"
         body = self.read(fields, read)
-        if unknown := fields.unknown():  # ignored, as vLLM does
-            logger.debug("ignored unknown fields: %s", ", ".join(unknown))
+        unknown = fields.unknown()
+        if unknown and self.has_strict_fields:
+            message = f"{unknown[0]!r} is not a field of {http_request.url.path}; leave it out"
+            raise bad_request(unknown[0], message, "unknown_field")
+        record.ignored_fields = tuple(unknown)
         return Call(self, http_request, record, body)
 
     def read(self, fields: Fields, read: Callable[[Fields], Body]) -> Body:

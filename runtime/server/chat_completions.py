@@ -95,7 +95,10 @@ class ChatCompletions:
             prompt_name="messages",
             is_explicit=True,
         )
-        generation = call.generation([Request(call.id, token_ids, params, call.record.arrival_s)])
+        request = Request(
+            call.id, token_ids, params, call.record.arrival_s, body.options.cache_salt
+        )
+        generation = call.generation([request])
         names = TokenNames(call.engine.tokenizer, body.options.is_tokens_as_ids)
         if body.options.is_stream:
             head = call.head("chat.completion.chunk")

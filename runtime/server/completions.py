@@ -179,8 +179,14 @@ class Completions:
                 prompt_name="prompt",
                 is_explicit=body.has_max_tokens,
             )
-            request_id = f"{call.id}-{index}"
-            requests.append(Request(request_id, token_ids, params, call.record.arrival_s))
+            request = Request(
+                f"{call.id}-{index}",
+                token_ids,
+                params,
+                call.record.arrival_s,
+                body.options.cache_salt,
+            )
+            requests.append(request)
         generation = call.generation(requests, is_score_only=body.is_score_only)
         head = call.head("text_completion")
         names = TokenNames(self._engine.tokenizer, body.options.is_tokens_as_ids)

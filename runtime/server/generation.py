@@ -84,7 +84,9 @@ def as_delta(output: CompletionOutput) -> CompletionDelta:
 
 @dataclass
 class Generation:
-    """The requests behind one answer, and their deltas."""
+    """The requests behind one answer, and their deltas. Whatever salt a request has, the prefix
+    cache of its client stays the client's own.
+    """
 
     engine: AsyncEngine
     metrics: Metrics
@@ -94,6 +96,12 @@ class Generation:
     usage: Usage = field(init=False)
 
     def __post_init__(self) -> None:
+        salt = self.record.cache_salt
+        if salt:
+            self.requests = tuple(
+                replace(request, cache_salt=f"{salt}\0{request.cache_salt}")
+                for request in self.requests
+            )
         self.usage = Usage.of(self.requests)
         self.record.usage = self.usage
 

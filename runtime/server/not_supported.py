@@ -33,7 +33,6 @@ _BOTH: dict[str, Callable[[Any], bool]] = {
     "bad_words": _is_set,
     "logits_processors": _is_set,
     "truncate_prompt_tokens": _is_set,
-    "cache_salt": _is_set,
 }
 COMPLETION_OPTIONS = _BOTH | {"suffix": _is_set, "prompt_embeds": _is_set}
 CHAT_OPTIONS = _BOTH | {

@@ -37,6 +37,7 @@ class GenerationOptions:
     has_stream_usage: bool
     has_continuous_usage: bool
     is_tokens_as_ids: bool
+    cache_salt: str
 
 
 def read_options(
@@ -99,6 +100,7 @@ def read_options(
         has_stream_usage=stream_options.boolean("include_usage"),
         has_continuous_usage=stream_options.boolean("continuous_usage_stats"),
         is_tokens_as_ids=fields.boolean("return_tokens_as_token_ids"),
+        cache_salt=fields.string("cache_salt") or "",
     )
 
 

@@ -3,6 +3,7 @@ Never any text of a request.
 """
 
 import logging
+import re
 import time
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from runtime.server.usage import Usage
 
 logger = logging.getLogger(__name__)
 
+_NOT_SHOWN = re.compile(r"[^A-Za-z0-9_.-]")
 _CLIENT_GONE = 499  # nginx's number for a client that closed before the answer
 
 
@@ -21,13 +23,27 @@ class RequestRecord:
     """What the log line says; the routes fill in what they know."""
 
     request_id: str = "-"
+    client: str = ""  # name of the key it came with
+    cache_salt: str = ""  # keeps the prefix cache of this client apart
+    ignored_fields: tuple[str, ...] = ()  # of the body; a header tells the client
     usage: Usage | None = None
     first_token_s: float | None = None  # time.monotonic()
     arrival_s: float = field(default_factory=time.monotonic)
     status: int = _CLIENT_GONE
 
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What every answer says about its request besides its own headers."""
+        if not self.ignored_fields:
+            return []
+        # Names are the client's own text: what could end a header line is left out of it.
+        shown = [_NOT_SHOWN.sub("?", name[:64]) for name in self.ignored_fields[:16]]
+        return [(b"warning", f'299 halogen "ignored unknown fields: {", ".join(shown)}"'.encode())]
+
     def line(self, method: str, path: str) -> str:
         parts = [self.request_id, f"{method} {path}", str(self.status)]
+        if self.client:
+            parts.append(self.client)
         if self.usage is not None:
             parts.append(f"{self.usage.prompt_tokens}+{self.usage.completion_tokens} tokens")
         if self.first_token_s is not None:
@@ -56,6 +72,7 @@ class RequestLog:
         async def watched_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *record.headers]
             await send(message)
 
         try:

@@ -1,13 +1,15 @@
 """Starts everything in order: port, engine, HTTP server; stops it in the opposite order.
 
 The port is taken before the model is loaded, so that a busy port is known in a moment and not after
-minutes, and the server listens only once every bucket is compiled. SIGINT and SIGTERM end it with
-exit code 0, a second one at once.
+minutes, and the server listens only once every bucket is compiled. SIGINT and SIGTERM let running
+requests finish within a limit and end with exit code 0; a second signal kills.
 """
 
 import asyncio
 import ipaddress
 import logging
+import math
+import os
 import signal
 import socket
 import sys
@@ -22,11 +24,13 @@ from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.engine import Engine
 from runtime.server import request_log
 from runtime.server.app import build_app
+from runtime.server.keys import ApiKeys
 from runtime.server.progress import StartupProgress, ready_text
 
-_DRAIN_S = 3  # what running requests get to finish when the server is told to stop
 _CUT_S = 2  # what the last answers get to leave the process
+_MAX_HEADER_BYTES = 64 * 2**10  # of one request, the request line included
 _BACKLOG = 2048  # connections that may wait to be accepted
+_KILLED = 130  # exit code: 128 + SIGINT
 _KEEP_ALIVE_S = 60  # longer than the idle time after which clients drop a pooled connection
 
 
@@ -35,16 +39,19 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
 
     Raises ConfigError for a flag that cannot work and for a model that cannot be read.
     """
+    keys = ApiKeys.of(server_config)
+    if not (_is_loopback(server_config.host) or len(keys) or server_config.allow_open):
+        raise ConfigError(
+            f"--host {server_config.host} is open to the network and there is no key: use "
+            "--api-key or --api-keys-file, or --allow-open to answer everyone"
+        )
     listener = bind(server_config)
     with listener:
-        if not _is_loopback(server_config.host) and server_config.api_key is None:
-            warning = f"warning: {server_config.host} is open to the network, and without --api-key"
-            print(f"{warning} it answers everyone", file=sys.stderr)
         started_s = time.monotonic()
         with StartupProgress() as progress:
             engine = _load(engine_config, progress)
         rows = engine.description | {"ready in": f"{time.monotonic() - started_s:.1f} s"}
-        asyncio.run(_answer(engine, server_config, listener, rows))
+        asyncio.run(_answer(engine, server_config, keys, listener, rows))
     return 0
 
 
@@ -120,20 +127,27 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _stop(self) -> None:
-        self.force_exit = self.should_exit
+        if self.should_exit:
+            os._exit(_KILLED)
         self.should_exit = True
         self.is_told_to_stop.set()
 
 
 async def _answer(
-    engine: Engine, config: ServerConfig, listener: socket.socket, rows: dict[str, str]
+    engine: Engine,
+    config: ServerConfig,
+    keys: ApiKeys,
+    listener: socket.socket,
+    rows: dict[str, str],
 ) -> None:
     logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
     request_log.logger.setLevel(logging.INFO if config.log else logging.WARNING)
     async_engine = AsyncEngine(engine)
     server = _Server(
         uvicorn.Config(
-            build_app(async_engine, config.api_key),
+            build_app(async_engine, config, keys),
+            http="h11",  # bounds the size of headers
+            h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -141,13 +155,13 @@ async def _answer(
             ws="none",
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_DRAIN_S + _CUT_S,
+            timeout_graceful_shutdown=math.ceil(config.drain_s) + _CUT_S,
         )
     )
 
     async def end_what_still_runs() -> None:
         await server.is_told_to_stop.wait()
-        await asyncio.sleep(_DRAIN_S)
+        await asyncio.sleep(config.drain_s)
         await async_engine.aclose()  # who still waits for tokens gets an error, not a cut line
 
     ending = asyncio.create_task(end_what_still_runs())
@@ -157,8 +171,7 @@ async def _answer(
             listener.listen(_BACKLOG)
         except OSError as error:  # another server that was loading at the same time came first
             raise _unusable(config, error) from None
-        has_key = config.api_key is not None
-        print(ready_text(rows, url, async_engine.model_name, has_key), flush=True)
+        print(ready_text(rows, url, async_engine.model_name, len(keys) > 0), flush=True)
         await server.serve(sockets=[listener])
     finally:
         ending.cancel()

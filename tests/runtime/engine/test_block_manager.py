@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from runtime.engine.block_manager import ROOT_HASH, BlockManager, block_hash
+from runtime.engine.block_manager import ROOT_HASH, BlockManager, block_hash, root_hash
 
 NUM_BLOCKS, BLOCK_SIZE = 7, 3
 
@@ -109,3 +109,11 @@ def test_without_prefix_cache_nothing_is_found():
     digest = block_hash(ROOT_HASH, [1, 2, 3])
     blocks.register(blocks.allocate(1)[0], digest)
     assert blocks.match([digest]) == []
+
+
+def test_a_prefix_is_found_under_its_own_salt_only():
+    """Oracle: no salt, two salts, and a salt that spells the other's hash."""
+    tricky = root_hash("one").decode("latin-1")
+    salts = ("", "one", "two", tricky, "\ud800")
+    assert root_hash("") == ROOT_HASH
+    assert len({block_hash(root_hash(salt), [1, 2, 3]) for salt in salts}) == len(salts)

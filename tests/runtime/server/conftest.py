@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import tokenizers
@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from runtime.chat import ChatTemplate
+from runtime.config import EngineConfig, ServerConfig
 from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.request import (
     CompletionDelta,
@@ -29,6 +30,7 @@ from runtime.engine.request import (
 from runtime.engine.sampling_params import token_ids_in_range
 from runtime.engine.stopping import Completion
 from runtime.server.app import build_app
+from runtime.server.keys import ApiKeys
 from runtime.tokenizer import Tokenizer
 from runtime.tokenizer_parts import TokenizerParts
 
@@ -71,6 +73,7 @@ class ScriptedEngine:
     """
 
     def __init__(self) -> None:
+        self.config = EngineConfig(max_num_seqs=4)
         self.model_name = "scripted"
         self.max_model_len = 200
         self.tokenizer = byte_tokenizer()
@@ -81,12 +84,13 @@ class ScriptedEngine:
         self.requests: list[Request] = []
         self.aborted: list[str] = []
         self.num_cached_tokens = 0
+        self.num_waiting = 2
         self.stall_after: int | None = None
         self.fail_after: int | None = None
         self._closed = asyncio.Event()
 
     def stats(self) -> EngineStats:
-        return EngineStats(3, 2, 40, 30, 1000, 500, 900, 450, 7, 321, 0)
+        return EngineStats(3, self.num_waiting, 40, 30, 1000, 500, 900, 450, 7, 321, 0)
 
     async def aclose(self) -> None:
         self.is_ready = False
@@ -155,9 +159,12 @@ class ScriptedEngine:
         )
 
 
-def app_of(engine: ScriptedEngine, api_key: str | None = None) -> Starlette:
-    """The application, for which the scripted engine is an AsyncEngine."""
-    return build_app(cast(AsyncEngine, engine), api_key)
+def app_of(engine: ScriptedEngine, **options: Any) -> Starlette:
+    """The application, for which the scripted engine is an AsyncEngine; `options` are those of
+    ServerConfig.
+    """
+    config = ServerConfig(**options)
+    return build_app(cast(AsyncEngine, engine), config, ApiKeys.of(config))
 
 
 @pytest.fixture

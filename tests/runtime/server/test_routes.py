@@ -68,7 +68,7 @@ def test_without_the_key_every_route_but_health_is_a_401(
     engine: ScriptedEngine, header: str | None, path: str
 ) -> None:
     """Oracle: RFC 6750."""
-    client = TestClient(app_of(engine, "secret"))
+    client = TestClient(app_of(engine, api_key="secret"))
     headers = [] if header is None else [(b"Authorization", header.encode("latin-1"))]
     answer = client.get(path, headers=headers)
     assert answer.status_code == 401
@@ -79,7 +79,7 @@ def test_without_the_key_every_route_but_health_is_a_401(
 
 def test_with_the_key_routes_answer(engine: ScriptedEngine) -> None:
     """Oracle: RFC 6750; the scheme's name is not case-sensitive."""
-    client = TestClient(app_of(engine, "secret"))
+    client = TestClient(app_of(engine, api_key="secret"))
     assert client.get("/v1/models", headers=KEY).status_code == 200
     assert client.get("/v1/models", headers={"Authorization": "bearer secret"}).status_code == 200
     assert client.get("/v1/nope", headers=KEY).status_code == 404

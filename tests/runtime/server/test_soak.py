@@ -14,10 +14,11 @@ import pytest
 from conftest import served
 from golden import CHARACTERS, golden
 
-from runtime.config import EngineConfig
+from runtime.config import EngineConfig, ServerConfig
 from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.engine import Engine
 from runtime.server.app import build_app
+from runtime.server.keys import ApiKeys
 
 NUM_REQUESTS, AT_ONCE = 300, 64
 PATH = "/v1/completions"
@@ -52,7 +53,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 @pytest.fixture(scope="module")
 def url(engine: Engine) -> Iterator[str]:
     async_engine = AsyncEngine(engine)
-    with served(build_app(async_engine)) as url:
+    with served(build_app(async_engine, ServerConfig(), ApiKeys({}))) as url:
         yield url
     asyncio.run(async_engine.aclose())
 

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -61,7 +63,6 @@ def test_a_signal_ends_running_requests_and_the_exit_code_is_0(
     number: int,
 ) -> None:
     """Oracle: the exit code; the stream that would never end tells its client why it ends."""
-    monkeypatch.setattr(run, "_DRAIN_S", 0)
     scripted.stall_after = 3
     listener = run.bind(ServerConfig(port=0))
     port = listener.getsockname()[1]
@@ -83,7 +84,7 @@ def test_a_signal_ends_running_requests_and_the_exit_code_is_0(
     monkeypatch.setattr(run, "ready_text", lambda *rows: listening.set() or real_text(*rows))
     client = threading.Thread(target=ask_and_stop)
     client.start()
-    assert run.serve(EngineConfig(), ServerConfig(port=0)) == 0
+    assert run.serve(EngineConfig(), ServerConfig(port=0, drain_s=0)) == 0
     client.join(timeout=10)
     assert seen[0].startswith(b"data: {")
     assert b"engine_dead" in seen[1]
@@ -93,28 +94,53 @@ def test_a_signal_ends_running_requests_and_the_exit_code_is_0(
     assert "compiling buckets: 2 of 2" in printed.err
 
 
-def test_an_open_host_without_a_key_is_warned_about(
-    scripted: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_open_host_without_a_key_is_refused_unless_asked_for(
+    scripted: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Oracle: the warning comes for 0.0.0.0 alone, not with a key and not for loopback."""
+    """Oracle: refused for addresses of a network alone, before anything is loaded; not with a key
+    from anywhere, not with --allow-open, not for loopback.
+    """
 
-    def no_server(engine, config, listener, rows):
+    def no_server(*_arguments):
         async def nothing() -> None:
             return
 
         return nothing()
 
+    keys = tmp_path / "keys"
+    keys.write_text("# of the team\nada 12345\n")
     monkeypatch.delenv("HALOGEN_API_KEY", raising=False)
     monkeypatch.setattr(run, "_answer", no_server)
-    warned = []
     for config in (
-        ServerConfig("0.0.0.0", 0),
         ServerConfig("0.0.0.0", 0, "key"),
+        ServerConfig("0.0.0.0", 0, api_keys_file=str(keys)),
+        ServerConfig("0.0.0.0", 0, allow_open=True),
         ServerConfig("localhost", 0),
+        ServerConfig("127.0.0.2", 0),
     ):
-        run.serve(EngineConfig(), config)
-        warned.append("--api-key" in capsys.readouterr().err)
-    assert warned == [True, False, False]
+        assert run.serve(EngineConfig(), config) == 0
+    monkeypatch.setattr(run, "Engine", None)
+    for host in ("0.0.0.0", "::", "192.0.2.1", "some-name"):
+        with pytest.raises(ConfigError, match="--allow-open"):
+            run.serve(EngineConfig(), ServerConfig(host, 0))
+
+
+def test_a_second_signal_kills_at_once() -> None:
+    """Oracle: exit code 130 while a stream that never ends is still open and the drain is long."""
+    script = Path(__file__).with_name("stalled_server.py")
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = next(line.split()[1] for line in server.stdout if line.startswith("ready:"))
+        body = b'{"prompt": "Say", "stream": true}'
+        request = urllib.request.Request(f"{url}/completions", body)
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.readline().startswith(b"data: {")
+            server.send_signal(signal.SIGTERM)
+            with pytest.raises(subprocess.TimeoutExpired):  # it drains
+                server.wait(timeout=0.3)
+            server.send_signal(signal.SIGINT)
+            assert server.wait(timeout=10) == 130
 
 
 def test_progress_without_a_terminal_is_a_few_lines() -> None:
