@@ -51,7 +51,9 @@ def test_limits_and_alternatives_come_from_the_readers(client: TestClient) -> No
 
 def test_the_key_is_described_where_one_is_asked_for(engine: ScriptedEngine) -> None:
     """Oracle: OpenAPI's security requirement; health needs none."""
-    client = TestClient(app_of(engine, api_key="secret"), headers={"Authorization": "Bearer secret"})
+    client = TestClient(
+        app_of(engine, api_key="secret"), headers={"Authorization": "Bearer secret"}
+    )
     paths = document_of(client)["paths"]
     assert paths["/v1/models"]["get"]["security"] == [{"key": []}]
     assert "security" not in paths["/health"]["get"]
