@@ -78,6 +78,15 @@ class Tokenizer:
             text for token_id in self.special_ids if (text := self._added_texts.get(token_id))
         )
 
+    def special_id(self, text: str) -> int | None:
+        """The special token that this text stands for, None where it is ordinary text."""
+        return self._special_ids_by_text.get(text)
+
+    @cached_property
+    def _special_ids_by_text(self) -> dict[str, int]:
+        texts = self._added_texts
+        return {texts[token_id]: token_id for token_id in self.special_ids if token_id in texts}
+
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
@@ -180,9 +189,11 @@ class IncrementalDetokenizer:
         skip_special_tokens: bool = True,
         *,
         continues_text: bool = False,
+        shown_ids: frozenset[int] = frozenset(),
     ) -> None:
+        """`shown_ids` are special tokens that are text all the same."""
         self._tokenizer = tokenizer
-        self._hidden = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._hidden = tokenizer.special_ids - shown_ids if skip_special_tokens else frozenset()
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._strips_space = tokenizer.strips_leading_space and not continues_text
 

@@ -19,6 +19,7 @@ ROOMS = {
     "runner": ["runtime.runner"],
     "checkpoint": ["runtime.checkpoint"],
     "text": ["runtime.tokenizer", "runtime.chat", "runtime.template_sandbox"],
+    "reply": ["runtime.reply"],
     "settings": ["runtime.config", "runtime.platform", "runtime.version"],
     "models": ["models"],
     "kernels": ["pallas_kernels"],

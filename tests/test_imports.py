@@ -11,11 +11,12 @@ from models import ARCHITECTURES
 ALLOWED = {
     "serve": {"server", "settings"},
     "offline": {"engine", "records", "text", "settings"},
-    "server": {"engine", "records", "text", "settings"},
+    "server": {"engine", "records", "text", "reply", "settings"},
     "engine": {"records", "runner", "text", "settings"},
     "records": set(),
     "runner": {"records", "checkpoint", "text", "settings", "models", "kernels"},
     "checkpoint": {"text", "settings", "models", "kernels"},
+    "reply": {"text", "settings"},
     "text": {"settings"},
     "settings": set(),
     "models": {"kernels"},

@@ -54,6 +54,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     skip_special_tokens: bool = True
+    shown_special_ids: frozenset[int] = frozenset()  # special tokens that are text all the same
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):

@@ -29,7 +29,10 @@ class Completion:
         self._eos_ids = tokenizer.eos_ids
         self._max_tokens = max_tokens
         self._detokenizer = IncrementalDetokenizer(
-            tokenizer, skip_special_tokens=params.skip_special_tokens, continues_text=True
+            tokenizer,
+            skip_special_tokens=params.skip_special_tokens,
+            continues_text=True,
+            shown_ids=params.shown_special_ids,
         )
         self._held = ""
         self._num_tokens = 0
