@@ -36,6 +36,10 @@ _HELP = {
     "host": "address to listen on",
     "port": "port to listen on; 0 = any free one",
     "api_key": "key that clients must send; without it $HALOGEN_API_KEY, and without that none",
+    "tool_call_parser": "how the model writes tool calls: hermes, qwen3_coder, llama3_json, "
+    "pythonic, mistral, deepseek, glm, kimi, gemma4, gpt_oss or json; without it by its template",
+    "reasoning_parser": "how the model marks its reasoning: deepseek_r1, qwen3, mistral, gemma4, "
+    "gpt_oss or none; without it by its template",
     "log": "print one line per request, without any text of it",
     "api_keys_file": "file of further keys, one a line; a name may stand before the key",
     "allow_open": "listen on a network address without any key",

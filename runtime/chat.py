@@ -107,6 +107,14 @@ class ChatTemplate:
         return self._environment.compiled(self._tree)
 
     @cached_property
+    def takes_tools(self) -> bool:
+        """The template has a place for tools. A broken one is reported by its rendering."""
+        try:
+            return any(name.name == "tools" for name in self._tree.find_all(nodes.Name))
+        except ChatTemplateError:
+            return True
+
+    @cached_property
     def _content_forms(self) -> tuple[bool, bool]:
         """Whether the template takes content as a list of parts, and whether as a string."""
         takes_parts = any(_is_content(loop.iter) for loop in self._tree.find_all(nodes.For))

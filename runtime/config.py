@@ -142,6 +142,8 @@ class ServerConfig:
     allow_open: bool = False  # listen on a network without any key
     share_prefix_cache: bool = False  # across keys; else each key finds its own prompts only
     cors_origins: str | None = None  # web origins that may ask, "," between them; None = none
+    tool_call_parser: str | None = None  # how the model writes calls; None = by its template
+    reasoning_parser: str | None = None  # likewise its reasoning; "none" = it has none
     strict_fields: bool = False  # an unknown field of a body is an error
     max_waiting: int = 512  # requests that may wait for their turn; further ones get 429
     max_requests_per_key: int | None = None  # at one time

@@ -7,6 +7,7 @@ tokens that a parser has to see although they are otherwise hidden from clients.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from runtime.chat import ChatTemplate
 from runtime.config import ConfigError
 from runtime.reply import reasoning
 from runtime.reply.harmony import Harmony
@@ -100,13 +101,16 @@ class ReplyFormat:
 
     @classmethod
     def of(
-        cls, template: str | None, tool_parser: str | None, reasoning_parser: str | None
+        cls,
+        template: ChatTemplate | None,
+        tool_parser: str | None = None,
+        reasoning_parser: str | None = None,
     ) -> "ReplyFormat":
         """By the flags, where given ("none" = no reasoning), else by the chat template's source.
 
         Raises ConfigError for an unknown name.
         """
-        source = template or ""
+        source = "" if template is None else template.source
         _check("tool-call-parser", tool_parser, TOOL_PARSERS)
         _check("reasoning-parser", reasoning_parser, {"none": None, **REASONING_PARSERS})
         if tool_parser is None:

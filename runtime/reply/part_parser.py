@@ -253,7 +253,7 @@ class PartParser(ABC):
             self._take(1)
             if key == "name" and name is None:
                 name = yield from self._json_string()
-                if name not in self._tools:
+                if name is None or name not in self._tools:
                     return False
                 self._begin(name)
                 if early is not None and not self._emit_whole_arguments(early):

@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from runtime.config import ServerConfig
 from runtime.engine.async_engine import AsyncEngine
 from runtime.metrics import Metrics
+from runtime.reply.formats import ReplyFormat
 from runtime.server.admission import Admission
 from runtime.server.auth import KeyCheck
 from runtime.server.call import Service
@@ -29,7 +30,10 @@ from runtime.server.tokens_route import Tokens
 def build_app(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> Starlette:
     """The application for one engine. It neither starts nor stops the engine."""
     metrics = Metrics(engine.model_name, engine.stats)
-    service = Service(engine, metrics, has_strict_fields=config.strict_fields)
+    reply_format = ReplyFormat.of(
+        engine.chat_template, config.tool_call_parser, config.reasoning_parser
+    )
+    service = Service(engine, metrics, reply_format, has_strict_fields=config.strict_fields)
     route_classes = (Status, Models, ChatCompletions, Completions, Tokens)
     endpoints = [endpoint for routes in route_classes for endpoint in routes(service).endpoints]
     endpoints += OpenApi(service, endpoints, has_key=len(keys) > 0).endpoints

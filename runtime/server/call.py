@@ -16,6 +16,7 @@ from starlette.responses import Response
 from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.request import Request
 from runtime.metrics import Metrics
+from runtime.reply.formats import ReplyFormat
 from runtime.server.body import read_body
 from runtime.server.disconnect import while_connected
 from runtime.server.errors import ApiError, bad_request
@@ -34,6 +35,7 @@ class Service:
 
     engine: AsyncEngine
     metrics: Metrics
+    reply_format: ReplyFormat
     has_strict_fields: bool = False
 
     async def call(

@@ -1,28 +1,34 @@
 """POST /v1/chat/completions: messages in, an assistant message out, whole or in chunks.
 
 The model's chat template turns the messages into tokens; special-token text inside a message stays
-text. Every choice of a stream begins with a chunk that holds the role.
+text. What the model answers is told apart into reasoning, content and tool calls. Every choice of a
+stream begins with a chunk that holds the role.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from runtime.engine.request import CompletionDelta, Request, RequestDelta
+from runtime.engine.request import CompletionDelta, Request, RequestDelta, RequestOutput
+from runtime.reply.parts import Part
 from runtime.server.call import Service
-from runtime.server.chat_prompt import CONVERSATION, ChatPrompt, read_chat_prompt
-from runtime.server.chunks import RenderChoice, stream_chunks
+from runtime.server.chat_message import chat_delta, chat_message
+from runtime.server.chat_prompt import CONVERSATION, TOOLS, ChatPrompt, read_chat_prompt
+from runtime.server.chunks import stream_chunks
 from runtime.server.endpoint import Endpoint
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
-from runtime.server.generation import Generation, as_delta, fit_context
+from runtime.server.generation import Generation, as_delta
 from runtime.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from runtime.server.not_supported import CHAT_OPTIONS, refuse_unsupported
+from runtime.server.prepared_chat import prepare_chat
 from runtime.server.protocol import GenerationOptions, read_options
-from runtime.server.tools import read_tools
+from runtime.server.replies import Replies
+from runtime.server.usage import Usage
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,6 @@ class ChatBody:
 
 def read_chat_body(fields: Fields, generation_defaults: Mapping[str, Any]) -> ChatBody:
     """Check every field. Raises ApiError that names the one at fault."""
-    read_tools(fields)
     refuse_unsupported(fields, CHAT_OPTIONS)
     prompt = read_chat_prompt(fields)
     max_tokens, max_tokens_name = fields.integer("max_tokens"), "max_tokens"
@@ -75,7 +80,10 @@ class ChatCompletions:
                 "/v1/chat/completions",
                 self.answer,
                 self.read,
-                {"conversation": {"messages": CONVERSATION}},
+                {
+                    "conversation": {"messages": CONVERSATION},
+                    "tools": {"messages": CONVERSATION[2:3], "tools": TOOLS},
+                },
                 has_stream=True,
             ),
         )
@@ -87,61 +95,76 @@ class ChatCompletions:
         """The assistant's next message in a conversation."""
         call = await self._service.call(http_request, "chatcmpl", self.read)
         body = call.body
-        token_ids = await body.prompt.token_ids(call.engine)
-        params = fit_context(
-            body.options.params,
-            len(token_ids),
-            call.engine.max_model_len,
-            prompt_name="messages",
-            is_explicit=True,
-        )
+        prepared = await prepare_chat(self._service, body.prompt, body.options.params)
         request = Request(
-            call.id, token_ids, params, call.record.arrival_s, body.options.cache_salt
+            call.id,
+            prepared.token_ids,
+            prepared.params,
+            call.record.arrival_s,
+            body.options.cache_salt,
         )
         generation = call.generation([request])
         names = TokenNames(call.engine.tokenizer, body.options.is_tokens_as_ids)
+        choices = _Choices(prepared.replies, names, generation.usage)
         if body.options.is_stream:
             head = call.head("chat.completion.chunk")
-            return call.stream(stream_chunks(generation, body.options, head, _renderer(names)))
-        return await call.whole(self._whole(call.head("chat.completion"), generation, names))
+            return call.stream(stream_chunks(generation, body.options, head, choices.render))
+        return await call.whole(self._whole(call.head("chat.completion"), generation, choices))
 
     async def _whole(
-        self, head: dict[str, Any], generation: Generation, names: TokenNames
+        self, head: dict[str, Any], generation: Generation, choices: "_Choices"
     ) -> dict[str, Any]:
-        (output,) = await generation.outputs()
-        choices = []
-        for completion in output.outputs:
-            choice = _choice(as_delta(completion), names)
-            message = {"role": "assistant", "content": completion.text, "refusal": None}
-            choices.append({"index": completion.index, "message": message} | choice)
-        whole = head | {"choices": choices, "usage": generation.usage.body}
+        output = RequestOutput.of(generation.requests[0])
+        async with aclosing(generation.deltas()) as deltas:
+            async for _, delta in deltas:
+                output.add(delta)
+                for news in delta.completions:
+                    choices.push(news)
+        whole = head | {
+            "choices": [choices.whole(as_delta(completion)) for completion in output.outputs],
+            "usage": generation.usage.body,
+        }
         if output.prompt_logprobs is not None:
-            whole["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs, names)
+            whole["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs, choices.names)
         return whole
 
 
-def _choice(news: CompletionDelta, names: TokenNames) -> dict[str, Any]:
-    """What a choice holds besides its text."""
-    return {
-        "logprobs": None if news.logprobs is None else chat_logprobs(news.logprobs, names),
-        "finish_reason": news.finish_reason,
-        "stop_reason": news.stop_reason,
-    }
+class _Choices:
+    """The choices of one answer, as messages and as chunks."""
 
+    def __init__(self, replies: Replies, names: TokenNames, usage: Usage) -> None:
+        self.names = names
+        self._replies = replies
+        self._usage = usage
+        self._begun: set[int] = set()
 
-def _renderer(names: TokenNames) -> RenderChoice:
-    begun: set[int] = set()
+    def push(self, news: CompletionDelta) -> list[Part]:
+        parts = self._replies.push(news)
+        self._usage.reasoning_tokens = self._replies.num_reasoning_tokens
+        return parts
+
+    def whole(self, completion: CompletionDelta) -> dict[str, Any]:
+        """A choice whose deltas have all been pushed."""
+        message = chat_message(self._replies.reply(completion.index))
+        return {"index": completion.index, "message": message} | self._end(completion)
 
     def render(
-        _prompt_index: int, _delta: RequestDelta, news: CompletionDelta
+        self, _prompt_index: int, _delta: RequestDelta, news: CompletionDelta
     ) -> Iterator[dict[str, Any]]:
-        if news.index not in begun:
-            begun.add(news.index)
+        """The chunks of a delta: the role first, then one with all that is new."""
+        if news.index not in self._begun:
+            self._begun.add(news.index)
             delta = {"role": "assistant", "content": ""}
             yield {"index": news.index, "delta": delta, "logprobs": None, "finish_reason": None}
-        if news.text or news.logprobs:
-            yield {"index": news.index, "delta": {"content": news.text}} | _choice(news, names)
-        elif news.finish_reason is not None:
-            yield {"index": news.index, "delta": {}} | _choice(news, names)
+        delta = chat_delta(self.push(news))
+        if delta or news.logprobs or news.finish_reason is not None:
+            yield {"index": news.index, "delta": delta} | self._end(news)
 
-    return render
+    def _end(self, news: CompletionDelta) -> dict[str, Any]:
+        """What a choice holds besides its text."""
+        logprobs = None if news.logprobs is None else chat_logprobs(news.logprobs, self.names)
+        return {
+            "logprobs": logprobs,
+            "finish_reason": self._replies.finish_reason(news),
+            "stop_reason": news.stop_reason,
+        }

@@ -10,9 +10,11 @@ from typing import Any
 
 from runtime.chat import ChatTemplate, encode_chat
 from runtime.engine.async_engine import AsyncEngine
+from runtime.server.chat_tools import with_tools_as_text
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
 from runtime.server.messages import read_messages
+from runtime.server.tools import ToolOptions, read_tools
 
 # An example of `messages` for the documentation, with every kind of message and part.
 CONVERSATION = [
@@ -33,30 +35,51 @@ CONVERSATION = [
     {"role": "tool", "tool_call_id": "call_1", "content": "21 degrees"},
     {"role": "user", "content": [{"type": "input_text", "text": "And in Rome?"}]},
 ]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "How warm it is in a city",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+            "strict": False,
+        },
+    }
+]
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """Checked messages; `template_options` go to the chat template by name."""
+    """Checked messages and tools; `template_options` go to the chat template by name."""
 
     messages: list[dict[str, Any]]
     template_options: dict[str, Any]
+    tools: ToolOptions = ToolOptions()  # noqa: RUF009 (frozen)
 
     async def token_ids(self, engine: AsyncEngine) -> tuple[int, ...]:
         """Encoded in a thread: a long conversation takes long enough to be felt by the streams of
         others. Raises ChatTemplateError, and a 400 for a model without a template.
         """
         template = _template(engine)
+        messages, options = self._for(template)
         return tuple(
-            await asyncio.to_thread(
-                encode_chat, engine.tokenizer, template, self.messages, **self.template_options
-            )
+            await asyncio.to_thread(encode_chat, engine.tokenizer, template, messages, **options)
         )
 
     async def text(self, engine: AsyncEngine) -> str:
         """The prompt as the template prints it."""
         template = _template(engine)
-        return await asyncio.to_thread(template.render, self.messages, **self.template_options)
+        messages, options = self._for(template)
+        return await asyncio.to_thread(template.render, messages, **options)
+
+    def _for(self, template: ChatTemplate) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Messages and options as this template takes them. Tools that must not be called are not
+        shown.
+        """
+        definitions = list(self.tools.definitions) if self.tools.choice != "none" else []
+        if template.takes_tools:
+            return self.messages, {**self.template_options, "tools": definitions or None}
+        return with_tools_as_text(self.messages, definitions), self.template_options
 
 
 def _template(engine: AsyncEngine) -> ChatTemplate:
@@ -68,7 +91,7 @@ def _template(engine: AsyncEngine) -> ChatTemplate:
 def read_chat_prompt(fields: Fields) -> ChatPrompt:
     """Check the messages and the template's options. Raises ApiError that names the field."""
     messages = read_messages(fields)
-    template_options = fields.object("chat_template_kwargs") or {}
+    template_options = _read_thinking(fields) | (fields.object("chat_template_kwargs") or {})
     is_continued = fields.boolean("continue_final_message")
     has_prompt = fields.boolean("add_generation_prompt", not is_continued)
     if is_continued and has_prompt:
@@ -93,4 +116,16 @@ def read_chat_prompt(fields: Fields) -> ChatPrompt:
             "add_generation_prompt": has_prompt,
             "continue_final_message": is_continued,
         },
+        read_tools(fields),
     )
+
+
+def _read_thinking(fields: Fields) -> dict[str, Any]:
+    """The options by which chat templates switch reasoning on, off or to a degree."""
+    options: dict[str, Any] = {}
+    effort = fields.string("reasoning_effort")
+    if effort is not None:
+        options["reasoning_effort"] = effort
+    if effort == "none" or fields.any("enable_thinking") is not None:
+        options["enable_thinking"] = fields.boolean("enable_thinking", effort != "none")
+    return options

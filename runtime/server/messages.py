@@ -32,10 +32,18 @@ def _read_message(fields: Fields) -> dict[str, Any]:
     }
     if calls:
         rendered["tool_calls"] = calls
+    if role == "assistant" and (reasoning := _read_reasoning(fields)) is not None:
+        rendered |= {"reasoning_content": reasoning, "reasoning": reasoning}
     for name in ("name", "tool_call_id"):
         if (value := fields.string(name)) is not None:
             rendered[name] = value
     return rendered
+
+
+def _read_reasoning(fields: Fields) -> str | None:
+    """Of an earlier turn, by either of its names; templates know it by one or the other."""
+    texts = [fields.string(name) for name in ("reasoning_content", "reasoning")]
+    return next((text for text in texts if text is not None), None)
 
 
 def _read_content(fields: Fields, *, is_optional: bool) -> str | list[dict[str, str]]:

@@ -25,7 +25,7 @@ _NUMBERS = (
 )
 _INTEGERS = ("n", "top_k", "seed", "min_tokens", "prompt_logprobs")
 # Accepted because clients send them, and without effect here.
-_HARMLESS = ("user", "store", "metadata", "service_tier", "parallel_tool_calls")
+_HARMLESS = ("user", "store", "metadata", "service_tier")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import uvicorn
 from runtime.config import ConfigError, EngineConfig, ModelError, ServerConfig
 from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.engine import Engine
+from runtime.reply.formats import ReplyFormat
 from runtime.server import request_log
 from runtime.server.app import build_app
 from runtime.server.keys import ApiKeys
@@ -45,6 +46,8 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
             f"--host {server_config.host} is open to the network and there is no key: use "
             "--api-key or --api-keys-file, or --allow-open to answer everyone"
         )
+    # An unknown parser is refused before the model is loaded.
+    ReplyFormat.of(None, server_config.tool_call_parser, server_config.reasoning_parser)
     listener = bind(server_config)
     with listener:
         started_s = time.monotonic()

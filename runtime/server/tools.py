@@ -1,51 +1,121 @@
-"""The `tools` and `tool_choice` fields of a chat request: checked for shape, then refused where a
-call could follow.
-
-Tools that must not be called (`tool_choice: "none"`) change nothing, so they are let through.
-"""
+"""The fields `tools`, `tool_choice` and `parallel_tool_calls` of a conversation, checked."""
 
 import re
+from dataclasses import dataclass, field
 from typing import Any
 
+from runtime.reply.part_parser import Tools
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
-from runtime.server.not_supported import unsupported
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_CHOICES = ("none", "auto", "required")
+_CHOICE_SCHEMAS = (
+    {"type": "string", "enum": list(_CHOICES)},
+    {
+        "type": "object",
+        "properties": {
+            "type": {"const": "function"},
+            "function": {"type": "object", "properties": {"name": {"type": "string"}}},
+        },
+    },
+)
 
 
-def read_tools(fields: Fields) -> None:
-    """Raise a 400 for misshapen tools and for tools that the model would have to call."""
-    tools = fields.any("tools")
-    choice = fields.any("tool_choice")
-    if tools is not None and not isinstance(tools, list):
-        raise fields.wrong("tools", "an array")
-    for index, tool in enumerate(tools or []):
-        _check_tool(tool, f"tools[{index}]")
-    is_named = isinstance(choice, dict) and isinstance(choice.get("function"), dict)
-    if not (is_named or choice in (None, "none", "auto", "required")):
+@dataclass(frozen=True)
+class ToolOptions:
+    """The tools of a conversation and whether the reply may or must call them.
+
+    `definitions` are as the client wrote them, for the chat template. `choice` is none, auto,
+    required, or the name of the tool that must be called after `!`.
+    """
+
+    definitions: tuple[dict[str, Any], ...] = ()
+    choice: str = "none"
+    is_parallel: bool = True
+    strict: frozenset[str] = field(default_factory=frozenset)  # names whose schema must hold
+
+    @property
+    def named(self) -> str | None:
+        """The one tool that must be called."""
+        return self.choice[1:] if self.choice.startswith("!") else None
+
+    @property
+    def must_call(self) -> bool:
+        return self.choice == "required" or self.named is not None
+
+    @property
+    def callable(self) -> Tools:
+        """The tools that the reply may call: name -> JSON schema of the arguments."""
+        if self.choice == "none":
+            return {}
+        functions = [definition["function"] for definition in self.definitions]
+        return {
+            function["name"]: function.get("parameters") or {"type": "object", "properties": {}}
+            for function in functions
+            if self.named in (None, function["name"])
+        }
+
+
+def read_tools(fields: Fields) -> ToolOptions:
+    """Raise a 400 for misshapen tools and for a choice of tools that are not there."""
+    tools = fields.objects("tools")
+    is_parallel = fields.boolean("parallel_tool_calls", True)
+    choice = fields.any("tool_choice", *_CHOICE_SCHEMAS)
+    names: list[str] = []
+    strict: set[str] = set()
+    definitions = []
+    for tool in tools:
+        definition, is_strict = _read_tool(tool)
+        name = definition["function"]["name"]
+        if name in names:
+            raise bad_request("tools", f"two tools have the name {name!r}; give each its own")
+        names.append(name)
+        definitions.append(definition)
+        strict |= {name} if is_strict else set()
+    return ToolOptions(
+        tuple(definitions), _read_choice(choice, names), is_parallel, frozenset(strict)
+    )
+
+
+def _read_choice(choice: Any, names: list[str]) -> str:
+    if choice is None:
+        return "auto" if names else "none"
+    function = choice.get("function") if isinstance(choice, dict) else None
+    named = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(named, str) and choice not in _CHOICES:
         raise bad_request(
             "tool_choice", 'tool_choice must be "none", "auto", "required" or a named function'
         )
-    if not tools and choice not in (None, "none", "auto"):
+    if not names:
+        if choice in ("none", "auto"):
+            return "none"
         raise bad_request(
             "tool_choice", "tool_choice needs tools to choose from, and there are none"
         )
-    if tools and choice != "none":
-        raise unsupported("tools")
+    if named is None:
+        return str(choice)
+    if named not in names:
+        message = f"tool_choice names {named[:64]!r}, which is not among tools: {', '.join(names)}"
+        raise bad_request("tool_choice", message)
+    return f"!{named}"
 
 
-def _check_tool(tool: Any, path: str) -> None:
-    if not isinstance(tool, dict) or tool.get("type") != "function":
-        raise bad_request(path, f'{path} must be an object with type "function"')
-    function = tool.get("function")
-    if not isinstance(function, dict):
-        raise bad_request(f"{path}.function", f"{path}.function must be an object")
-    fields = Fields(function, f"{path}.function")
-    name = fields.string("name")
-    if name is None or not _NAME.fullmatch(name):
+def _read_tool(tool: Fields) -> tuple[dict[str, Any], bool]:
+    """The tool for the chat template, and whether its schema must hold."""
+    tool.kind("type", ("function",))
+    function = tool.required_child("function")
+    name = function.text("name")
+    if not _NAME.fullmatch(name):
         raise bad_request(
-            fields.name("name"), f"{fields.name('name')} must be 1 to 64 letters, digits, _ . or -"
+            function.name("name"),
+            f"{function.name('name')} must be 1 to 64 letters, digits, _ . or -",
         )
-    fields.string("description")
-    fields.object("parameters")
+    definition: dict[str, Any] = {"name": name}
+    description, parameters = function.string("description"), function.object("parameters")
+    if description is not None:
+        definition["description"] = description
+    if parameters is not None:
+        definition["parameters"] = parameters
+    is_strict = function.boolean("strict")
+    return {"type": "function", "function": definition}, is_strict

@@ -14,6 +14,7 @@ class Usage:
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0  # of the completion tokens
     _cached: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -33,4 +34,5 @@ class Usage:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(self._cached.values())},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
         }

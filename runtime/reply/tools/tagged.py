@@ -90,7 +90,7 @@ class Qwen3Coder(_Tagged):
             if not (yield from self._accept("<function=")):
                 return False
         name = yield from self._take_until(">")
-        if name not in self._tools:
+        if name is None or name not in self._tools:
             return False
         self._begin(name)
         count = 0
@@ -123,7 +123,7 @@ class Glm(_Tagged):
     def _call(self) -> Reading[bool]:
         yield from self._accept("<tool_call>")
         name = yield from self._name()
-        if name not in self._tools:
+        if name is None or name not in self._tools:
             return False
         self._begin(name)
         count = 0

@@ -105,8 +105,8 @@ EXAMPLES = [
         "deepseek",
         "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
         + _JSON
-        + "\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
-        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        + "\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n"
+        "```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         [_ROME, _NOW],
         "Hm.",
     ),
@@ -150,8 +150,9 @@ EXAMPLES = [
     ),
     Example(
         "gpt_oss",
-        "<|channel|>commentary<|message|>Let me look.<|end|><|start|>assistant<|channel|>commentary "
-        "to=functions.get_weather <|constrain|>json<|message|>" + _JSON + "<|call|>",
+        "<|channel|>commentary<|message|>Let me look.<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json"
+        "<|message|>" + _JSON + "<|call|>",
         [_ROME],
         "Let me look.",
     ),

@@ -1,6 +1,6 @@
 """A scripted engine with the interface of AsyncEngine, and clients that reach a server of it.
 
-The engine answers every request with the same text, one byte-level token per step, through the real
+The engine answers every request with its script, one byte-level token per step, through the real
 tokenizer and the real stopping rules; tests read what it was asked and whether it was left early.
 """
 
@@ -68,7 +68,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 class ScriptedEngine:
-    """Answers with SCRIPT. After `stall_after` tokens it waits until it is closed, after
+    """Answers with `script`. After `stall_after` tokens it waits until it is closed, after
     `fail_after` it dies.
     """
 
@@ -85,6 +85,7 @@ class ScriptedEngine:
         self.aborted: list[str] = []
         self.num_cached_tokens = 0
         self.num_waiting = 2
+        self.script = SCRIPT
         self.stall_after: int | None = None
         self.fail_after: int | None = None
         self._closed = asyncio.Event()
@@ -116,7 +117,9 @@ class ScriptedEngine:
             for index in range(params.n)
         }
         prompt_logprobs = self._prompt_logprobs(request)
-        for step, token_id in enumerate([*self.tokenizer.encode(SCRIPT), *self.tokenizer.eos_ids]):
+        for step, token_id in enumerate(
+            [*self.tokenizer.encode(self.script), *self.tokenizer.eos_ids]
+        ):
             if step == self.stall_after:
                 await self._closed.wait()
                 raise EngineDeadError("closed")

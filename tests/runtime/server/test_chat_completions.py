@@ -178,7 +178,9 @@ def test_options_that_ask_for_no_tool_call_are_accepted(client: TestClient, opti
 def test_an_earlier_tool_call_is_part_of_the_conversation(
     client: TestClient, engine: ScriptedEngine
 ) -> None:
-    """Oracle: the tool's answer stands in the prompt."""
+    """Oracle: the call and the tool's answer stand in the prompt, as text, because the template
+    knows neither.
+    """
     call = {
         "id": "call_1",
         "type": "function",
@@ -190,4 +192,6 @@ def test_an_earlier_tool_call_is_part_of_the_conversation(
         {"role": "tool", "content": "3", "tool_call_id": "call_1"},
     ]
     chat(client, messages)
-    assert "<|im_start|>tool\n3<|im_end|>" in prompt_of(engine)
+    prompt = prompt_of(engine)
+    assert '<|im_start|>assistant\n{"name": "add", "arguments": {"a": 1}}<|im_end|>' in prompt
+    assert "<|im_start|>user\nResult of the call: 3<|im_end|>" in prompt

@@ -47,6 +47,7 @@ def test_an_answer_has_openais_shape_and_usage_that_sums(client: TestClient) -> 
         "completion_tokens": num_tokens,
         "total_tokens": 3 + num_tokens,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
