@@ -14,6 +14,16 @@ from typing import Literal
 Activation = Literal["silu", "gelu_tanh", "gelu"]
 RopeKind = Literal["none", "default", "linear", "llama3", "yarn"]
 
+# rms: over the root mean square, times the weight; rms_offset: times (1 + weight) (Gemma);
+# layer: LayerNorm, the mean subtracted, times the weight; layer_biased: plus a bias.
+NormKind = Literal["rms", "rms_offset", "layer", "layer_biased"]
+# Where norms stand: before each branch, before and after, or on its output alone.
+NormPlacement = Literal["before", "around", "after"]
+# The norm of queries and keys before the rotary embedding: none; per head, one weight for all
+# heads; per head, each with its own weight (StableLM: LayerNorm without bias); over all heads at
+# once (OLMo 2).
+QkNorm = Literal["none", "head", "own_head", "all_heads"]
+
 Stack = tuple[int, ...]  # the layers that a stacked parameter holds, in order
 
 
@@ -60,6 +70,20 @@ class RopeConfig:
 
 
 @dataclass(frozen=True)
+class QueryGrowth:
+    """Queries grow with their position, so that attention stays sharp over long contexts: times
+    1 + rate * ln(1 + floor((position + offset) / length)).
+    """
+
+    rate: float
+    length: int  # tokens
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "rate", "length")
+
+
+@dataclass(frozen=True)
 class AttentionConfig:
     """Softmax attention over the paged key/value cache."""
 
@@ -71,7 +95,8 @@ class AttentionConfig:
     softcap: float = 0.0  # of the scores; 0 = off
     has_qkv_bias: bool = False
     has_output_bias: bool = False
-    has_qk_norm: bool = False  # RMSNorm per head on queries and keys, before the rotary embedding
+    qk_norm: QkNorm = "none"
+    query_growth: QueryGrowth | None = None
 
     def __post_init__(self) -> None:
         _check_positive(self, "num_heads", "num_kv_heads", "head_dim")
@@ -93,12 +118,13 @@ class AttentionConfig:
 
 @dataclass(frozen=True)
 class MlpConfig:
-    """The gated MLP."""
+    """The gated MLP: down(activation(gate(x)) * up(x)); ungated: down(activation(up(x)))."""
 
     mlp_dim: int  # F
     name: str = "mlp"
     activation: Activation = "silu"
     has_bias: bool = False
+    is_gated: bool = True
 
     def __post_init__(self) -> None:
         _check_positive(self, "mlp_dim")
@@ -136,16 +162,26 @@ class DecoderConfig:
     ropes: tuple[RopeConfig, ...]
     max_positions: int = 2048  # tokens the checkpoint was made for
     norm_eps: float = 1e-6
-    is_norm_offset: bool = False  # RMSNorm multiplies by (1 + weight), in float32 (Gemma)
-    has_branch_norms: bool = False  # a norm on each branch's output too (Gemma 2, 3)
+    norm: NormKind = "rms"
+    norm_placement: NormPlacement = "before"
+    # attention and MLP read the same normed input, which has one norm; both are added at once
+    is_parallel: bool = False
+    residual_scale: float = 1.0  # of each branch before it is added
     is_tied: bool = False  # logits use the embedding table
     embed_scale: float = 1.0
+    has_logit_bias: bool = False
+    logit_scale: float = 1.0
     logit_softcap: float = 0.0  # 0 = off
 
     def __post_init__(self) -> None:
         _check_positive(self, "vocab_size", "embed_dim", "max_positions")
         if not self.layers:
             raise ValueError("a decoder needs at least one layer, got num_hidden_layers=0")
+        if self.is_parallel and self.norm_placement != "before":
+            raise ValueError(
+                "parallel branches have one norm, before them, not "
+                f"norm_placement={self.norm_placement!r}"
+            )
         parts = [part.name for part in (*self.mixers, *self.mlps)]
         if len(set(parts)) != len(parts):
             raise ValueError(f"mixers and MLPs need names of their own, got {', '.join(parts)}")

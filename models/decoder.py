@@ -21,8 +21,8 @@ from models.config import AttentionConfig, DecoderConfig, LayerConfig, MlpConfig
 from models.inputs import ForwardInput, LayerInput
 from models.layer_pattern import Run, runs
 from models.layers.attention import Attention
-from models.layers.mlp import GatedMLP
-from models.layers.norm import RMSNorm
+from models.layers.mlp import MLP
+from models.layers.norm import Norm, norm
 from models.layers.parameter import parameter
 from models.layers.rotary import rotary_angles
 from models.weight import QTensor, einsum, take
@@ -32,27 +32,31 @@ Parameters = dict[str, jax.Array | QTensor]
 
 
 MIXERS = {AttentionConfig: Attention}
-MLPS = {MlpConfig: GatedMLP}
+MLPS = {MlpConfig: MLP}
 
 
 class Block(nnx.Module):
-    """All layers as stacks: pre-norm residual branches; with branch norms also a norm on each
-    branch's output. Mixers and MLPs are attributes under their config's name.
+    """All layers as stacks: residual branches with norms before them, on their output, or both;
+    one after the other or in parallel. Mixers and MLPs are attributes under their config's name.
     """
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
-        norm = functools.partial(
-            RMSNorm,
+        make = functools.partial(
+            norm,
+            config.norm,
             tuple(range(config.num_layers)),
             config.embed_dim,
             eps=config.norm_eps,
-            is_offset=config.is_norm_offset,
             dtype=dtype,
         )
-        self.attention_norm = norm()
-        self.attention_output_norm = norm() if config.has_branch_norms else None
-        self.mlp_norm = norm()
-        self.mlp_output_norm = norm() if config.has_branch_norms else None
+        is_before = config.norm_placement in ("before", "around")
+        is_after = config.norm_placement in ("around", "after")
+        self.attention_norm = make() if is_before else None
+        self.attention_output_norm = make() if is_after else None
+        self.mlp_norm = make() if is_before and not config.is_parallel else None
+        self.mlp_output_norm = make() if is_after else None
+        self.is_parallel = config.is_parallel
+        self.residual_scale = config.residual_scale
         for mixer in config.mixers:
             setattr(self, mixer.name, MIXERS[type(mixer)](config, mixer, dtype))
         for mlp in config.mlps:
@@ -62,14 +66,23 @@ class Block(nnx.Module):
         self, x: jax.Array, at: LayerInput, made: LayerConfig, cache: Cache
     ) -> tuple[jax.Array, Cache]:
         """One layer, made as `made` says: x [T, D] and the cache after it."""
-        branch, cache = getattr(self, made.mixer)(self.attention_norm(x, at.layer), at, cache)
-        if self.attention_output_norm is not None:
-            branch = self.attention_output_norm(branch, at.layer)
-        x = x + branch
-        branch = getattr(self, made.mlp)(self.mlp_norm(x, at.layer), at)
-        if self.mlp_output_norm is not None:
-            branch = self.mlp_output_norm(branch, at.layer)
-        return x + branch, cache
+        normed = _normed(self.attention_norm, x, at)
+        branch, cache = getattr(self, made.mixer)(normed, at, cache)
+        if self.is_parallel:
+            return self.add(x, branch + getattr(self, made.mlp)(normed, at)), cache
+        x = self.add(x, _normed(self.attention_output_norm, branch, at))
+        branch = getattr(self, made.mlp)(_normed(self.mlp_norm, x, at), at)
+        return self.add(x, _normed(self.mlp_output_norm, branch, at)), cache
+
+    def add(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        """The residual stream x [T, D] with a branch's output."""
+        if self.residual_scale != 1.0:
+            branch = branch * jnp.asarray(self.residual_scale, branch.dtype)
+        return x + branch
+
+
+def _normed(norm: Norm | None, x: jax.Array, at: LayerInput) -> jax.Array:
+    return x if norm is None else norm(x, at.layer)
 
 
 class Decoder(nnx.Module):
@@ -85,29 +98,29 @@ class Decoder(nnx.Module):
         self.dtype = jnp.dtype(dtype)
         self.embed = Table(config.vocab_size, config.embed_dim, dtype)
         self.layers = self.block_class(config, dtype)
-        self.norm = RMSNorm(
-            None,
-            config.embed_dim,
-            eps=config.norm_eps,
-            is_offset=config.is_norm_offset,
-            dtype=dtype,
-        )
+        self.norm = norm(config.norm, None, config.embed_dim, eps=config.norm_eps, dtype=dtype)
         self.logits_table = (
             None if config.is_tied else Table(config.vocab_size, config.embed_dim, dtype)
+        )
+        self.logits_bias = (
+            parameter((config.vocab_size,), ("vocab",), dtype) if config.has_logit_bias else None
         )
 
     def __call__(self, inputs: ForwardInput, cache: Cache) -> tuple[jax.Array, Cache]:
         """Hidden states [T, D] after the final norm, and the cache with this step's keys and
         values.
         """
-        config = self.config
-        x = take(self.embed.weight.get_value(), inputs.token_ids, self.dtype)
-        if config.embed_scale != 1.0:
-            x = x * jnp.asarray(
-                config.embed_scale, self.dtype
-            )  # rounded to the weights' dtype, as Gemma does
-        x, cache = self.run_layers(x, inputs, cache)
+        x, cache = self.run_layers(self.embedded(inputs), inputs, cache)
         return self.norm(x), cache
+
+    def embedded(self, inputs: ForwardInput) -> jax.Array:
+        """What the first layer reads, [T, D]."""
+        x = take(self.embed.weight.get_value(), inputs.token_ids, self.dtype)
+        if self.config.embed_scale != 1.0:
+            x = x * jnp.asarray(
+                self.config.embed_scale, self.dtype
+            )  # rounded to the weights' dtype, as Gemma does
+        return x
 
     def run_layers(
         self, x: jax.Array, inputs: ForwardInput, cache: Cache
@@ -143,6 +156,10 @@ class Decoder(nnx.Module):
             out_sharding=spec("row", "vocab"),
             dtype=jnp.float32,
         )
+        if self.logits_bias is not None:
+            logits = logits + self.logits_bias[...].astype(jnp.float32)
+        if self.config.logit_scale != 1.0:
+            logits = logits * self.config.logit_scale
         cap = self.config.logit_softcap
         return cap * jnp.tanh(logits / cap) if cap else logits
 
@@ -198,10 +215,11 @@ class Table(nnx.Module):
 
 
 def _name(path: tuple) -> str:
-    """nnx state path -> parameter name; the untied output table is called "logits" outside of this
+    """nnx state path -> parameter name; the output projection is called "logits" outside of this
     module.
     """
-    return ".".join(str(part) for part in path).replace("logits_table.", "logits.", 1)
+    name = ".".join(str(part) for part in path)
+    return name.replace("logits_table.", "logits.", 1).replace("logits_bias", "logits.bias", 1)
 
 
 class DecoderProgram:

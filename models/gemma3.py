@@ -59,7 +59,7 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         activation_name="hidden_activation",
         attention={
             "scale": positive(config, "query_pre_attn_scalar") ** -0.5,
-            "has_qk_norm": True,
+            "qk_norm": "head",
             "has_qkv_bias": has_attention_bias,
             "has_output_bias": has_attention_bias,
         },
@@ -67,8 +67,8 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
             LayerConfig(window, LOCAL_ROPE if window else GLOBAL_ROPE) for window in windows
         ),
         ropes=(global_rope, local_rope),
-        is_norm_offset=True,
-        has_branch_norms=True,
+        norm="rms_offset",
+        norm_placement="around",
         embed_scale=integer(config, "hidden_size") ** 0.5,
         logit_softcap=0.0 if softcap is None else positive(config, "final_logit_softcapping"),
     )

@@ -61,6 +61,9 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "final_logit_softcapping": (),
     "partial_rotary_factor": (1,),
     "rope_interleaved": (False,),
+    "use_bias": (False,),
+    "use_qkv_bias": (False,),
+    "use_parallel_residual": (False,),
     "no_rope_layers": ([],),
     "use_bidirectional_attention": (False,),
     "is_causal": (True,),
@@ -81,6 +84,9 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 INERT_ROPE_KEYS = {
     "rope_type",
     "type",
+    # M-RoPE (arXiv:2409.12191): three positions per token, which are equal for text
+    "mrope_section",
+    "mrope_interleaved",
     "rope_theta",
     "original_max_position_embeddings",
     "finetuned",
@@ -170,6 +176,7 @@ def decoder_config(
     *,
     understood: Collection[str] = (),
     activation_name: str = "hidden_act",
+    eps_name: str = "rms_norm_eps",
     attention: Mapping[str, Any] | None = None,
     mlp: Mapping[str, Any] | None = None,
     **fields: Any,
@@ -190,7 +197,7 @@ def decoder_config(
         "mlps": (mlp_config(config, activation_name, **(mlp or {})),),
         "ropes": (rope,),
         "max_positions": integer(config, "max_position_embeddings"),
-        "norm_eps": positive(config, "rms_norm_eps"),
+        "norm_eps": positive(config, eps_name),
         "is_tied": flag(config, "tie_word_embeddings"),
     }
     return DecoderConfig(**values | fields)
@@ -310,6 +317,7 @@ def rope_entry(
     """
     entry = {name: value for name, value in entry.items() if value is not None}
     kind = entry.get("rope_type", entry.get("type", "default"))
+    kind = "default" if kind == "mrope" else kind
     if not isinstance(kind, str) or kind not in ROPE_KEYS:
         raise ValueError(
             f"config.json: rope type {kind!r} is not supported; known are {', '.join(ROPE_KEYS)}"

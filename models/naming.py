@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from models.config import Stack
+from models.text_part import text_name
 
 Shape = tuple[int, ...]
 
@@ -25,10 +26,13 @@ class Source:
     """Where a parameter comes from: tensor name pattern, and what to do to each before stacking.
 
     `transform` takes and returns one numpy array (a view where possible); None = as it is.
+    `first_row`, for a parameter that is some rows of a fused tensor: the first of them, a function
+    of (rows stored, rows of this parameter); None = all rows.
     """
 
     pattern: str
     transform: Callable[[Any], Any] | None = None
+    first_row: Callable[[int, int], int] | None = None
 
     @property
     def is_stacked(self) -> bool:
@@ -37,11 +41,32 @@ class Source:
 
 WeightMap = Mapping[str, Source | str]
 
+
+def fused_qkv(pattern: str) -> tuple[Source, Source, Source]:
+    """Queries, keys and values from a tensor that holds their rows in this order. Keys and values
+    have as many rows as each other.
+    """
+    return (
+        Source(pattern, first_row=lambda stored, rows: 0),
+        Source(pattern, first_row=lambda stored, rows: stored - 2 * rows),
+        Source(pattern, first_row=lambda stored, rows: stored - rows),
+    )
+
+
+def fused_halves(pattern: str) -> tuple[Source, Source]:
+    """The two parameters that a tensor holds one after the other, such as gate and up."""
+    return (
+        Source(pattern, first_row=lambda stored, rows: 0),
+        Source(pattern, first_row=lambda stored, rows: stored - rows),
+    )
+
+
 # Tensors that a text decoder does without: recomputed buffers, and the other parts of a model that
 # also sees or hears.
 IGNORABLE = re.compile(
     r"(.*\.rotary_emb\.inv_freq)"
-    r"|((model\.)?(vision_tower|vision_model|visual|audio_tower|multi_modal_projector)\..*)"
+    r"|((model\.)?(vision_tower|vision_model|visual|audio_tower|multi_modal_projector|mm_projector"
+    r"|embed_vision|embed_audio)\..*)"
 )
 TIED_LOGITS = "lm_head.weight"  # some files of tied models store the embedding a second time
 
@@ -70,22 +95,33 @@ def match(
     tensors (name -> shape). `stacks` gives the layers of a stack; one not listed holds the first L.
 
     Problems are sentences: a missing tensor, a shape that differs, a tensor that nothing uses.
+    Tensors of a text decoder within a larger model are found under the names they have alone.
     """
     matched, problems, used = {}, [], set()
+    stored = {text_name(name): name for name in tensors}
+    parts: dict[str, int] = {}  # fused tensor -> rows of it that parameters take
     for parameter, shape in parameters.items():
         origin = source(weights, parameter)
         layers = stacks.get(parameter, range(shape[0])) if origin.is_stacked else (0,)
         names = tuple(origin.pattern.replace("{layer}", str(layer)) for layer in layers)
+        names = tuple(stored.get(name, name) for name in names)
         want = shape[1:] if origin.is_stacked else shape
         matched[parameter] = names
         used.update(names)
         for name in names:
             if name not in tensors:
                 problems.append(f"missing: {name} {list(want)}, for {parameter}")
+            elif origin.first_row is not None and tensors[name][1:] == want[1:]:
+                parts[name] = parts.get(name, 0) + want[0]
             elif (got := _shape_after(origin, tensors[name])) != want:
                 problems.append(f"shape: {name} is {list(got)}, the config needs {list(want)}")
+    problems += [
+        f"shape: {name} has {tensors[name][0]} rows, the config needs {rows}"
+        for name, rows in parts.items()
+        if tensors[name][0] != rows
+    ]
     if "logits.weight" not in parameters:
-        used.add(TIED_LOGITS)
+        used.add(stored.get(TIED_LOGITS, TIED_LOGITS))
     problems += [f"unused: {name} {list(tensors[name])}" for name in _unknown(tensors, used)]
     return Match(matched, tuple(problems))
 

@@ -35,7 +35,7 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         rope_config(config),
         understood=("attention_bias",),
         attention={
-            "has_qk_norm": True,
+            "qk_norm": "head",
             "has_qkv_bias": has_attention_bias,
             "has_output_bias": has_attention_bias,
         },

@@ -8,16 +8,16 @@ from flax import nnx
 
 from models.axes import Axis, spec
 from models.cache import KV_SPEC, Cache
-from models.config import AttentionConfig, DecoderConfig
+from models.config import AttentionConfig, DecoderConfig, QueryGrowth
 from models.inputs import LayerInput
 from models.layers.linear import Linear
-from models.layers.norm import RMSNorm
+from models.layers.norm import Norm, norm
 from models.layers.rotary import apply_rotary
 from pallas_kernels.paged_attention import paged_attention
 
 
 class Attention(nnx.Module):
-    """Projections, optional per-head norm of queries and keys, rotary embedding, paged attention,
+    """Projections, optional norm of queries and keys, rotary embedding, paged attention,
     output projection.
     """
 
@@ -36,28 +36,21 @@ class Attention(nnx.Module):
             has_bias=config.has_output_bias,
             dtype=dtype,
         )
-        norm = functools.partial(
-            RMSNorm,
-            stack,
-            config.head_dim,
-            eps=decoder.norm_eps,
-            is_offset=decoder.is_norm_offset,
-            dtype=dtype,
-        )
-        self.query_norm = norm() if config.has_qk_norm else None
-        self.key_norm = norm() if config.has_qk_norm else None
+        self.query_norm = _head_norm(decoder, config, config.num_heads, "heads", dtype)
+        self.key_norm = _head_norm(decoder, config, config.num_kv_heads, "kv_heads", dtype)
         self.config = config
         self.is_interleaved = decoder.ropes_of(config.name)[0].is_interleaved
 
     def __call__(self, x: jax.Array, at: LayerInput, cache: Cache) -> tuple[jax.Array, Cache]:
         """x [T, D]; the cache with this step's keys and values in the mixer's own entry."""
         config = self.config
-        q = self._heads(self.query(x, at.mixer), "heads")
-        k = self._heads(self.key(x, at.mixer), "kv_heads")
+        q = self._normed_heads(self.query(x, at.mixer), self.query_norm, at, "heads")
+        k = self._normed_heads(self.key(x, at.mixer), self.key_norm, at, "kv_heads")
         v = self._heads(self.value(x, at.mixer), "kv_heads")
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q, at.mixer), self.key_norm(k, at.mixer)
         q, k = (apply_rotary(x, *at.rotation, is_interleaved=self.is_interleaved) for x in (q, k))
+        if config.query_growth is not None:
+            growth = query_growth(config.query_growth, at.step.positions)
+            q = (q * growth[:, None, None]).astype(q.dtype)
 
         @functools.partial(
             jax.shard_map,
@@ -82,10 +75,44 @@ class Attention(nnx.Module):
         out = jnp.reshape(out, (out.shape[0], -1), out_sharding=spec("token", "heads"))
         return self.output(out, at.mixer), cache | {config.name: own}
 
+    def _normed_heads(
+        self, x: jax.Array, norm: Norm | None, at: LayerInput, axis: Axis
+    ) -> jax.Array:
+        """Queries or keys [T, heads * H] as heads [T, heads, H], normed in whichever order."""
+        if norm is not None and self.config.qk_norm == "all_heads":
+            return self._heads(norm(x, at.mixer), axis)
+        heads = self._heads(x, axis)
+        return heads if norm is None else norm(heads, at.mixer)
+
     def _heads(self, x: jax.Array, axis: Axis) -> jax.Array:
         head_dim = self.config.head_dim
         shape = (x.shape[0], x.shape[1] // head_dim, head_dim)
         return jnp.reshape(x, shape, out_sharding=spec("token", axis, None))
+
+
+def _head_norm(
+    decoder: DecoderConfig, config: AttentionConfig, num_heads: int, axis: Axis, dtype: jnp.dtype
+) -> Norm | None:
+    """The norm of queries or keys."""
+    kind, size = decoder.norm, config.head_dim
+    make = functools.partial(
+        norm, stack=decoder.stack(config.name), eps=decoder.norm_eps, dtype=dtype
+    )
+    match config.qk_norm:
+        case "none":
+            return None
+        case "head":
+            return make(kind, size=size)
+        case "own_head":
+            return make("layer", size=(num_heads, size), axes=(axis, None))
+        case "all_heads":
+            return make(kind, size=num_heads * size, axes=(axis,))
+
+
+def query_growth(growth: QueryGrowth, positions: jax.Array) -> jax.Array:
+    """What the queries at `positions`, int32 [T], are multiplied by, float32 [T]."""
+    periods = (positions + growth.offset) // growth.length
+    return 1.0 + growth.rate * jnp.log1p(periods.astype(jnp.float32))
 
 
 Q_SPEC = spec("token", "heads", "head_dim")

@@ -1,4 +1,4 @@
-"""The gated MLP (GLU variants, arXiv:2002.05202): down(activation(gate(x)) * up(x))."""
+"""The MLP, gated (GLU variants, arXiv:2002.05202) or not."""
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +15,18 @@ ACTIVATIONS = {
 }
 
 
-class GatedMLP(nnx.Module):
+class MLP(nnx.Module):
     def __init__(self, decoder: DecoderConfig, config: MlpConfig, dtype: jnp.dtype) -> None:
         stack = decoder.stack(config.name)
         inward, outward = (config.mlp_dim, decoder.embed_dim), (decoder.embed_dim, config.mlp_dim)
         options = {"has_bias": config.has_bias, "dtype": dtype}
-        self.gate = Linear(stack, inward, ("mlp", "embed"), **options)
+        self.gate = Linear(stack, inward, ("mlp", "embed"), **options) if config.is_gated else None
         self.up = Linear(stack, inward, ("mlp", "embed"), **options)
         self.down = Linear(stack, outward, ("embed", "mlp"), **options)
         self.activation = config.activation
 
     def __call__(self, x: jax.Array, at: LayerInput) -> jax.Array:
-        gate, up = self.gate(x, at.mlp), self.up(x, at.mlp)
-        return self.down(ACTIVATIONS[self.activation](gate) * up, at.mlp)
+        """x [T, D] -> [T, D]."""
+        activate, up = ACTIVATIONS[self.activation], self.up(x, at.mlp)
+        hidden = activate(up) if self.gate is None else activate(self.gate(x, at.mlp)) * up
+        return self.down(hidden, at.mlp)

@@ -34,13 +34,21 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows [start, stop) of the tensor that fills a layer of a parameter's buffer."""
+    """Rows [start, stop) of a layer of a parameter's buffer, which the tensor holds from row
+    `first` on.
+    """
 
     tensor: str
     layer: int
     start: int
-    stop: int | None
+    stop: int | None  # None = the whole tensor
+    first: int
     nbytes: int  # on disk, about
+
+    @property
+    def stored(self) -> tuple[int, int | None]:
+        """The rows as the tensor counts them."""
+        return self.first + self.start, None if self.stop is None else self.first + self.stop
 
 
 def load_parameters(
@@ -63,7 +71,11 @@ def load_parameters(
     tensors, shapes and types that do not fit, tensors that nothing uses.
     """
     names = _matched(checkpoint, weights, abstract, stacks)
-    total = sum(checkpoint.tensors[name].nbytes for group in names.values() for name in group)
+    pieces = {
+        parameter: list(_pieces(checkpoint, source(weights, parameter), group, abstract[parameter]))
+        for parameter, group in names.items()
+    }
+    total = sum(piece.nbytes for group in pieces.values() for piece in group)
     advance = _counter(progress, total)
     parameters: dict[str, jax.Array | QTensor] = {}
     # The largest first: where a device copy of a buffer exists for a moment, least is loaded then.
@@ -74,7 +86,8 @@ def load_parameters(
             infos = [checkpoint.tensors[name] for name in names[parameter]]
             buffer: _PackedBuffer | _PlainBuffer
             if packed is not None and origin.transform is None and _is_packable(infos):
-                buffer = _PackedBuffer([info.dtype for info in infos], infos[0].shape, packed)
+                shape = (want.shape[-2], want.shape[-1])
+                buffer = _PackedBuffer([info.dtype for info in infos], shape, packed)
             else:
                 buffer = _PlainBuffer(want, origin)
 
@@ -82,7 +95,7 @@ def load_parameters(
                 buffer.fill(checkpoint, piece)
                 advance(piece.nbytes)
 
-            for _ in threads.map(fill, _pieces(checkpoint, origin, names[parameter])):
+            for _ in threads.map(fill, pieces[parameter]):
                 pass
             parameters[parameter] = jax.block_until_ready(buffer.put(want.sharding))
             del buffer, fill
@@ -131,7 +144,7 @@ class _PlainBuffer:
 
     def fill(self, checkpoint: Checkpoint, piece: _Piece) -> None:
         target = self._values[piece.layer] if self._origin.is_stacked else self._values
-        values = checkpoint.read(piece.tensor, piece.start, piece.stop)
+        values = checkpoint.read(piece.tensor, *piece.stored)
         if self._origin.transform is not None:
             values = self._origin.transform(values)
         with np.errstate(over="ignore"):  # a value beyond the type becomes infinite
@@ -154,7 +167,7 @@ class _PackedBuffer:
         self._stack = replace(stack, activations=activations)
 
     def fill(self, checkpoint: Checkpoint, piece: _Piece) -> None:
-        rows = checkpoint.read_bytes(piece.tensor, piece.start, piece.stop)
+        rows = checkpoint.read_bytes(piece.tensor, *piece.stored)
         pack.fill(self._stack, piece.layer, rows, piece.start)
 
     def put(self, sharding: jax.sharding.Sharding | None) -> QTensor:
@@ -163,22 +176,26 @@ class _PackedBuffer:
         return jax.device_put(self._stack, sharding, may_alias=True)
 
 
-def _pieces(checkpoint: Checkpoint, origin: Source, names: tuple[str, ...]) -> Iterator[_Piece]:
+def _pieces(
+    checkpoint: Checkpoint, origin: Source, names: tuple[str, ...], want: jax.ShapeDtypeStruct
+) -> Iterator[_Piece]:
     """A transform sees a whole tensor; without one, long tensors are cut into runs of rows, whose
     number is a multiple of what packing interleaves.
     """
+    num_rows = (*want.shape, 1)[1 if origin.is_stacked else 0]  # that the parameter takes
     for layer, name in enumerate(names):
         info = checkpoint.tensors[name]
-        num_rows = info.shape[0] if info.shape else 1
-        rows = max(PIECE_ELEMENTS * num_rows // max(prod(info.shape), 1), 1)
+        stored = info.shape[0] if info.shape else 1
+        rows = max(PIECE_ELEMENTS * stored // max(prod(info.shape), 1), 1)
         rows = -(-rows // pack.ROWS) * pack.ROWS
-        if origin.transform is not None or rows >= num_rows:
-            yield _Piece(name, layer, 0, None, info.nbytes)
+        if origin.transform is not None or (origin.first_row is None and rows >= stored):
+            yield _Piece(name, layer, 0, None, 0, info.nbytes)
             continue
+        first = 0 if origin.first_row is None else origin.first_row(stored, num_rows)
         for start in range(0, num_rows, rows):
             stop = min(start + rows, num_rows)
-            nbytes = info.nbytes * stop // num_rows - info.nbytes * start // num_rows
-            yield _Piece(name, layer, start, stop, nbytes)
+            nbytes = info.nbytes * stop // stored - info.nbytes * start // stored
+            yield _Piece(name, layer, start, stop, first, nbytes)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

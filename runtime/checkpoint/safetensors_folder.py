@@ -229,7 +229,9 @@ def _indexed_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
 
 def _check_layer_count(folder: Path, config: dict[str, Any], num_tensors: int) -> None:
     """Bounds what a config can make others allocate before its tensors are compared with it."""
-    num_layers = config.get("num_hidden_layers", 1)
+    section = config.get("text_config")
+    sizes = section if isinstance(section, dict) else config
+    num_layers = sizes.get("num_hidden_layers", 1)
     if not isinstance(num_layers, int) or not 0 < num_layers <= max(num_tensors, 1):
         raise CheckpointError(
             f"{folder / 'config.json'}: num_hidden_layers is {num_layers!r}, but there are "

@@ -14,11 +14,12 @@ from jax.sharding import Mesh
 from models import family_of
 from models.config import DecoderConfig
 from models.decoder import Decoder, DecoderProgram, Parameters
+from models.text_part import text_config
 from pallas_kernels import native
 from pallas_kernels.quant_matmul import QTensor, cpu
 from pallas_kernels.quant_matmul.api import Activations
 from runtime.chat import ChatTemplate
-from runtime.checkpoint import Checkpoint, CheckpointError, open_checkpoint
+from runtime.checkpoint import CheckpointError, open_checkpoint
 from runtime.checkpoint.load import load_parameters
 from runtime.config import ConfigError, EngineConfig, Report
 from runtime.platform import Device, devices_of, make_mesh
@@ -79,8 +80,8 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
     checkpoint = open_checkpoint(config.model, progress=lambda line: report(line, 0, 0))
     try:
         try:
-            family = family_of(checkpoint.config)
-            decoder = family.config_from_hf(checkpoint.config)
+            family, hf_config = family_of(checkpoint.config), text_config(checkpoint.config)
+            decoder = family.config_from_hf(hf_config)
         except ValueError as error:
             raise CheckpointError(f"{checkpoint.path}: {error}") from error
         _check_split(decoder, config.tensor_parallel_size)
@@ -90,7 +91,7 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
                 f"for {decoder.max_positions} tokens; use at most that"
             )
         mesh = make_mesh(devices)
-        dtype = _dtype(config, checkpoint, devices[0].platform)
+        dtype = _dtype(config, hf_config, devices[0].platform)
         program = DecoderProgram(decoder, dtype, getattr(family, "Decoder", Decoder))
         tokenizer = checkpoint.tokenizer()
         template = None
@@ -137,13 +138,13 @@ def _text(tokenizer: Tokenizer, token_id: int | None) -> str:
     return "" if token_id is None else tokenizer.token_text(token_id)
 
 
-def _dtype(config: EngineConfig, checkpoint: Checkpoint, platform: str) -> jnp.dtype:
+def _dtype(config: EngineConfig, hf_config: dict[str, Any], platform: str) -> jnp.dtype:
     """What weights and activations are held in. XLA:CPU is fast in float32 only."""
     if config.dtype != "auto":
         return jnp.dtype(config.dtype)
     if platform == "cpu":
         return jnp.dtype("float32")
-    stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "bfloat16"
+    stored = hf_config.get("dtype") or hf_config.get("torch_dtype") or "bfloat16"
     return jnp.dtype(stored if stored in ("float32", "bfloat16", "float16") else "bfloat16")
 
 

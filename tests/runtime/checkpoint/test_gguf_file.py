@@ -64,7 +64,7 @@ def test_the_config_builds_the_decoder_of_each_architecture(tmp_path):
         assert decoder.ropes[0].theta == 500_000
         assert not decoder.is_tied
         assert attention.has_qkv_bias == (architecture == "qwen2")
-        assert attention.has_qk_norm == (architecture in ("qwen3", "gemma3"))
+        assert (attention.qk_norm == "head") == (architecture in ("qwen3", "gemma3"))
         checkpoint.close()
 
 
