@@ -3,7 +3,7 @@
 Each mixer of a decoder owns one entry of the cache, under its name; entries of the same kind share
 the block table, so a block of the pool is one block in each of them. A CacheSpec describes the
 cache of one model without allocating it: the scheduler sizes the pool with `block_bytes`, the
-runner allocates `abstract(num_blocks)`. The paged key/value cache is the one kind so far.
+runner allocates `abstract(num_blocks)`. There are paged keys and values, and paged latents.
 """
 
 import math
@@ -14,12 +14,24 @@ import jax
 import jax.numpy as jnp
 
 from models.axes import spec
-from models.config import DecoderConfig
+from models.config import AttentionConfig, DecoderConfig, LatentConfig, MixerConfig
 from pallas_kernels.paged_attention import PagedKV
 
 KV_SPEC = spec("layer", "block", None, "kv_heads", "head_dim")
 
-Cache = dict[str, PagedKV]  # mixer name -> its entry
+LATENT_SPEC = spec("layer", "block", None, None, None)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PagedLatents:
+    """Latents of all layers of a mixer, in blocks, and the keys of its indexer if it has one."""
+
+    latents: jax.Array  # [L, B, P, 1, latent_dim + rope_dim]
+    index_keys: jax.Array | None  # [L, B, P, 1, head_dim of the indexer]
+
+
+Cache = dict[str, Any]  # mixer name -> its entry, of the kind that the mixer keeps
 
 
 @dataclass(frozen=True)
@@ -46,27 +58,59 @@ class PagedKVSpec:
 
 
 @dataclass(frozen=True)
+class PagedLatentsSpec:
+    """The latents of one mixer, whole on every device."""
+
+    num_layers: int  # L, of the mixer's stack
+    block_size: int  # P, slots
+    latent_size: int  # numbers a token
+    index_size: int  # numbers a token that the indexer keeps; 0 = it has none
+    dtype: jnp.dtype
+
+    @property
+    def block_bytes(self) -> int:
+        numbers = self.latent_size + self.index_size
+        return self.num_layers * self.block_size * numbers * self.dtype.itemsize
+
+    def abstract(self, num_blocks: int, mesh: jax.sharding.Mesh) -> PagedLatents:
+        sharding = jax.sharding.NamedSharding(mesh, LATENT_SPEC)
+
+        def part(size: int) -> Any:
+            shape = (self.num_layers, num_blocks, self.block_size, 1, size)
+            return jax.ShapeDtypeStruct(shape, self.dtype, sharding=sharding)
+
+        return PagedLatents(
+            part(self.latent_size), part(self.index_size) if self.index_size else None
+        )
+
+
+EntrySpec = PagedKVSpec | PagedLatentsSpec
+
+
+def _entry(mixer: MixerConfig, num_layers: int, block_size: int, dtype: jnp.dtype) -> EntrySpec:
+    """What one mixer keeps."""
+    match mixer:
+        case AttentionConfig():
+            return PagedKVSpec(num_layers, block_size, mixer.num_kv_heads, mixer.head_dim, dtype)
+        case LatentConfig():
+            index_size = 0 if mixer.indexer is None else mixer.indexer.head_dim
+            latent_size = mixer.latent_dim + mixer.rope_dim
+            return PagedLatentsSpec(num_layers, block_size, latent_size, index_size, dtype)
+
+
+@dataclass(frozen=True)
 class CacheSpec:
     """The cache of one model."""
 
-    entries: tuple[tuple[str, PagedKVSpec], ...]  # mixer name, its entry
+    entries: tuple[tuple[str, EntrySpec], ...]  # mixer name, its entry
     block_size: int  # slots
-    dtype: jnp.dtype  # of keys and values
+    dtype: jnp.dtype  # of what is kept for each token
 
     @classmethod
     def of(cls, config: DecoderConfig, block_size: int, dtype: jnp.dtype) -> "CacheSpec":
         dtype = jnp.dtype(dtype)
         entries = tuple(
-            (
-                mixer.name,
-                PagedKVSpec(
-                    len(config.stack(mixer.name)),
-                    block_size,
-                    mixer.num_kv_heads,
-                    mixer.head_dim,
-                    dtype,
-                ),
-            )
+            (mixer.name, _entry(mixer, len(config.stack(mixer.name)), block_size, dtype))
             for mixer in config.mixers
         )
         return cls(entries, block_size, dtype)

@@ -117,6 +117,51 @@ class AttentionConfig:
 
 
 @dataclass(frozen=True)
+class IndexerConfig:
+    """Chooses the slots that a token attends to (DeepSeek Sparse Attention)."""
+
+    num_heads: int
+    head_dim: int
+    top_k: int  # slots a token attends to at most
+    is_interleaved: bool  # rotary pairs are neighbours
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "num_heads", "head_dim", "top_k")
+
+
+@dataclass(frozen=True)
+class LatentConfig:
+    """Multi-head latent attention (MLA): the cache holds one vector of latent_dim + rope_dim
+    numbers a token, shared by all heads.
+    """
+
+    num_heads: int  # N
+    latent_dim: int  # numbers of a token that keys and values are made of
+    rope_dim: int  # of a query head and of the shared rotary key
+    nope_dim: int  # of a query head, without a rotary embedding
+    value_dim: int  # of a head's value
+    scale: float  # of the scores
+    query_latent_dim: int = 0  # queries come from a latent of this size; 0 = from the hidden state
+    has_bias: bool = False  # of the projections from and to the hidden state
+    indexer: IndexerConfig | None = None
+    name: str = "attention"
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "num_heads", "latent_dim", "rope_dim", "nope_dim", "value_dim")
+        if self.indexer is not None and self.query_latent_dim == 0:
+            raise ValueError("an indexer reads the queries' latent, so q_lora_rank must be set")
+
+    @property
+    def head_dim(self) -> int:
+        """What a rotary embedding may turn of a head."""
+        return self.rope_dim
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        return {"query heads": self.num_heads}
+
+
+@dataclass(frozen=True)
 class MlpConfig:
     """The gated MLP: down(activation(gate(x)) * up(x)); ungated: down(activation(up(x)))."""
 
@@ -134,7 +179,7 @@ class MlpConfig:
         return {"MLP dimensions": self.mlp_dim}
 
 
-MixerConfig = AttentionConfig
+MixerConfig = AttentionConfig | LatentConfig
 AnyMlpConfig = MlpConfig
 
 

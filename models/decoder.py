@@ -17,10 +17,18 @@ from jax.sharding import Mesh, NamedSharding
 
 from models.axes import spec
 from models.cache import Cache
-from models.config import AttentionConfig, DecoderConfig, LayerConfig, MlpConfig, Stack
+from models.config import (
+    AttentionConfig,
+    DecoderConfig,
+    LatentConfig,
+    LayerConfig,
+    MlpConfig,
+    Stack,
+)
 from models.inputs import ForwardInput, LayerInput
 from models.layer_pattern import Run, runs
 from models.layers.attention import Attention
+from models.layers.latent import LatentAttention
 from models.layers.mlp import MLP
 from models.layers.norm import Norm, norm
 from models.layers.parameter import parameter
@@ -31,7 +39,7 @@ from models.weight import QTensor, einsum, take
 Parameters = dict[str, jax.Array | QTensor]
 
 
-MIXERS = {AttentionConfig: Attention}
+MIXERS = {AttentionConfig: Attention, LatentConfig: LatentAttention}
 MLPS = {MlpConfig: MLP}
 
 

@@ -25,7 +25,12 @@ BUILD_FOLDER = FOLDER / "build"
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-pthread")
 
 
-HANDLERS = ("HalogenQuantMatmul", "HalogenQuantTake", "halogen_paged_attention")
+HANDLERS = (
+    "HalogenQuantMatmul",
+    "HalogenQuantTake",
+    "halogen_paged_attention",
+    "halogen_latent_attention",
+)
 
 
 class NativeError(RuntimeError):

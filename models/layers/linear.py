@@ -17,7 +17,7 @@ class Linear(nnx.Module):
         self,
         stack: Stack,
         size: tuple[int, int],
-        axes: tuple[Axis, Axis],
+        axes: tuple[Axis | None, Axis | None],
         *,
         has_bias: bool,
         dtype: jnp.dtype,

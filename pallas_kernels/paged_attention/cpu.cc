@@ -39,27 +39,27 @@ char* Data(const ffi::AnyBuffer& buffer) { return static_cast<char*>(buffer.unty
 
 using Ints = ffi::Buffer<ffi::S32>;
 
-ffi::Error PagedAttention(ffi::ThreadPool threads, ffi::AnyBuffer q, ffi::AnyBuffer k,
-                          ffi::AnyBuffer v, ffi::AnyBuffer keys, ffi::AnyBuffer values, Ints layer,
-                          Ints row_start, Ints context_len, Ints block_table, Ints slot_mapping,
-                          Ints window, ffi::Buffer<ffi::F32> sinks,
-                          ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> new_keys,
-                          ffi::Result<ffi::AnyBuffer> new_values, float scale, float softcap) {
+// With v and values the same buffers as k and keys, the latents of MLA are attended.
+ffi::Error Attend(ffi::ThreadPool threads, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                  ffi::AnyBuffer keys, ffi::AnyBuffer values, Ints layer, Ints row_start,
+                  Ints context_len, Ints block_table, Ints slot_mapping, int64_t window,
+                  const float* sinks, ffi::AnyBuffer out, ffi::AnyBuffer new_keys,
+                  ffi::AnyBuffer new_values, float scale, float softcap) {
   const std::optional<Type> token_type = TypeOf(q), cache_type = TypeOf(keys);
   if (!token_type || !cache_type) {
     return ffi::Error::InvalidArgument(
         "paged_attention: queries and cache must be float32, bfloat16 or float16");
   }
-  if (Data(keys) != Data(*new_keys) || Data(values) != Data(*new_values)) {
+  if (Data(keys) != Data(new_keys) || Data(values) != Data(new_values)) {
     return ffi::Error::Internal(
         "paged_attention: the cache was copied; its operand must alias its result");
   }
   const auto token_shape = q.dimensions();
   const auto cache_shape = keys.dimensions();
   Step step = {};
-  step.q = Data(q), step.k = Data(k), step.v = Data(v), step.out = Data(*out);
+  step.q = Data(q), step.k = Data(k), step.v = Data(v), step.out = Data(out);
   step.keys = Data(keys), step.values = Data(values);
-  step.sinks = sinks.element_count() ? sinks.typed_data() : nullptr;
+  step.sinks = sinks;
   step.row_start = row_start.typed_data(), step.context_len = context_len.typed_data();
   step.block_table = block_table.typed_data(), step.slot_mapping = slot_mapping.typed_data();
   step.token_type = *token_type, step.cache_type = *cache_type;
@@ -70,7 +70,7 @@ ffi::Error PagedAttention(ffi::ThreadPool threads, ffi::AnyBuffer q, ffi::AnyBuf
   step.num_kv_heads = cache_shape[3];
   step.table_width = block_table.dimensions()[1];
   step.layer = layer.typed_data()[0];
-  step.window = window.typed_data()[0];
+  step.window = window;
   step.scale = scale, step.softcap = softcap;
 
   if (step.layer < 0 || step.layer >= cache_shape[0]) {
@@ -94,11 +94,33 @@ ffi::Error PagedAttention(ffi::ThreadPool threads, ffi::AnyBuffer q, ffi::AnyBuf
   return ffi::Error::Success();
 }
 
+ffi::Error PagedAttention(ffi::ThreadPool threads, ffi::AnyBuffer q, ffi::AnyBuffer k,
+                          ffi::AnyBuffer v, ffi::AnyBuffer keys, ffi::AnyBuffer values, Ints layer,
+                          Ints row_start, Ints context_len, Ints block_table, Ints slot_mapping,
+                          Ints window, ffi::Buffer<ffi::F32> sinks,
+                          ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> new_keys,
+                          ffi::Result<ffi::AnyBuffer> new_values, float scale, float softcap) {
+  return Attend(threads, q, k, v, keys, values, layer, row_start, context_len, block_table,
+                slot_mapping, window.typed_data()[0],
+                sinks.element_count() ? sinks.typed_data() : nullptr, *out, *new_keys, *new_values,
+                scale, softcap);
+}
+
+ffi::Error LatentAttention(ffi::ThreadPool threads, ffi::AnyBuffer q, ffi::AnyBuffer latents,
+                           ffi::AnyBuffer cache, Ints layer, Ints row_start, Ints context_len,
+                           Ints block_table, Ints slot_mapping, ffi::Result<ffi::AnyBuffer> out,
+                           ffi::Result<ffi::AnyBuffer> new_cache, float scale) {
+  return Attend(threads, q, latents, latents, cache, cache, layer, row_start, context_len,
+                block_table, slot_mapping, 0, nullptr, *out, *new_cache, *new_cache, scale, 0.0f);
+}
+
 }  // namespace
 }  // namespace halogen::paged_attention
 
 // The library hides its other symbols.
 extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* halogen_paged_attention(
+    XLA_FFI_CallFrame* call_frame);
+extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* halogen_latent_attention(
     XLA_FFI_CallFrame* call_frame);
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
@@ -122,3 +144,19 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Ret<xla::ffi::AnyBuffer>()                // cache values
         .Attr<float>("scale")
         .Attr<float>("softcap"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    halogen_latent_attention, halogen::paged_attention::LatentAttention,
+    xla::ffi::Ffi::Bind()
+        .Ctx<xla::ffi::ThreadPool>()
+        .Arg<xla::ffi::AnyBuffer>()                // q
+        .Arg<xla::ffi::AnyBuffer>()                // latents
+        .Arg<xla::ffi::AnyBuffer>()                // cache
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()    // layer
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()    // row_start
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()    // context_len
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()    // block_table
+        .Arg<xla::ffi::Buffer<xla::ffi::S32>>()    // slot_mapping
+        .Ret<xla::ffi::AnyBuffer>()                // output
+        .Ret<xla::ffi::AnyBuffer>()                // cache
+        .Attr<float>("scale"));

@@ -39,9 +39,7 @@ def paged_attention(
     q, k and v share a dtype; it and the cache's are float32, bfloat16 or float16 (TypeError
     otherwise).
     """
-    for name, dtype in (("queries", q.dtype), ("cache", cache.k.dtype)):
-        if dtype.name not in TYPES:
-            raise TypeError(f"paged_attention on CPU takes {name} in {TYPES}, not {dtype.name}")
+    check_types(q.dtype, cache.k.dtype)
     call = jax.ffi.ffi_call(
         native.target("halogen_paged_attention"),
         [jax.ShapeDtypeStruct(part.shape, part.dtype) for part in (q, cache.k, cache.v)],
@@ -64,3 +62,10 @@ def paged_attention(
         softcap=np.float32(softcap),
     )
     return out, type(cache)(k=keys, v=values)
+
+
+def check_types(queries: jnp.dtype, cache: jnp.dtype) -> None:
+    """TypeError for types that the kernel does not read."""
+    for name, dtype in (("queries", queries), ("cache", cache)):
+        if dtype.name not in TYPES:
+            raise TypeError(f"paged_attention on CPU takes {name} in {TYPES}, not {dtype.name}")

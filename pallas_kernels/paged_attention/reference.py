@@ -60,15 +60,13 @@ def _capped(scores: jax.Array, softcap: float) -> jax.Array:
     return softcap * jnp.tanh(scores / softcap) if softcap else scores
 
 
-def _write(
-    cache: "PagedKV", layer: jax.Array, k: jax.Array, v: jax.Array, slot_mapping: jax.Array
-) -> "PagedKV":
-    block_size = cache.k.shape[2]
+def write(
+    cache: jax.Array, layer: jax.Array, values: jax.Array, slot_mapping: jax.Array
+) -> jax.Array:
+    """The cache [L, B, P, K, H] with values [T, K, H] at their slots of a layer."""
+    block_size = cache.shape[2]
     at = (layer, slot_mapping // block_size, slot_mapping % block_size)
-    return type(cache)(
-        k=cache.k.at[at].set(k.astype(cache.k.dtype), mode="drop"),
-        v=cache.v.at[at].set(v.astype(cache.v.dtype), mode="drop"),
-    )
+    return cache.at[at].set(values.astype(cache.dtype), mode="drop")
 
 
 def paged_attention(
@@ -85,10 +83,48 @@ def paged_attention(
     sinks: jax.Array | None,
 ) -> tuple[jax.Array, "PagedKV"]:
     """As pallas_kernels.paged_attention.api.paged_attention."""
-    cache = _write(cache, layer, k, v, batch.slot_mapping)
+    cache = type(cache)(
+        k=write(cache.k, layer, k, batch.slot_mapping),
+        v=write(cache.v, layer, v, batch.slot_mapping),
+    )
+    output = attend(
+        q,
+        cache.k,
+        cache.v,
+        layer,
+        batch,
+        value_dim=v.shape[2],
+        scale=scale,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+    )
+    return output, cache
+
+
+def attend(
+    q: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    layer: jax.Array,
+    batch: "PagedBatch",
+    *,
+    value_dim: int,
+    scale: float,
+    window: jax.Array | int = 0,
+    softcap: float = 0.0,
+    sinks: jax.Array | None = None,
+    selected: jax.Array | None = None,
+) -> jax.Array:
+    """Attention of q [T, N, H] over keys [L, B, P, K, H] and the first value_dim dimensions of
+    values [L, B, P, K, >= value_dim], in which the step's own are written already.
+
+    selected bool [T, W * P]: the slots of its context that a token may see beside the other limits;
+    None = all. Returns [T, N, value_dim] in q's dtype.
+    """
     num_tokens, num_heads, head_dim = q.shape
     num_rows = batch.context_len.shape[0]
-    num_kv_heads, block_size = k.shape[1], cache.k.shape[2]
+    block_size, num_kv_heads = keys.shape[2:4]
     queries = (
         q.astype(jnp.float32).reshape(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)
         * scale
@@ -106,16 +142,28 @@ def paged_attention(
 
     def read(blocks: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Keys and values float32 [..., S, K, H] of the blocks int32 [..., blocks_per_tile]."""
-        shape = (*blocks.shape[:-1], tile_slots, num_kv_heads, head_dim)
-        keys, values = (
+        shape = (*blocks.shape[:-1], tile_slots, num_kv_heads, -1)
+        tile_keys, tile_values = (
             part.at[layer, blocks].get(mode="clip").reshape(shape).astype(jnp.float32)
-            for part in (cache.k, cache.v)
+            for part in (keys, values)
         )
-        return keys, values
+        return tile_keys, tile_values[..., :value_dim]
 
-    def attend_single(queries: jax.Array, context_len: jax.Array) -> jax.Array:
+    if selected is not None:
+        missing = width * block_size - selected.shape[1]
+        selected = jnp.pad(selected, ((0, TILE_QUERIES), (0, missing)))
+
+    def chosen(rows: jax.Array | None, tile: jax.Array) -> jax.Array | bool:
+        """Columns of a tile out of rows bool [.., S]; None = all."""
+        if rows is None:
+            return True
+        return lax.dynamic_slice_in_dim(rows, tile * tile_slots, tile_slots, axis=1)
+
+    def attend_single(
+        queries: jax.Array, context_len: jax.Array, selected: jax.Array | None
+    ) -> jax.Array:
         """One query per row, [R, K, G, H], over context_len int32 [R] slots; a row with none gives
-        zeros.
+        zeros. selected bool [R, S].
         """
         position = context_len - 1
         first = jnp.where(
@@ -128,6 +176,7 @@ def paged_attention(
             )
             slot = tile * tile_slots + jnp.arange(tile_slots)
             visible = (slot <= position[:, None]) & (slot > position[:, None] - reach)
+            visible &= chosen(selected, tile)
             scores = _capped(jnp.einsum("RKGH,RSKH->RKGS", queries, keys), softcap)
             return _absorb(
                 state,
@@ -136,15 +185,19 @@ def paged_attention(
                 lambda weights: jnp.einsum("RKGS,RSKH->RKGH", weights, values),
             )
 
-        state = _begin(queries.shape[:-1], head_dim, sinks)
+        state = _begin(queries.shape[:-1], value_dim, sinks)
         return _finish(
             lax.fori_loop(
                 jnp.min(first) // tile_slots, _tiles(jnp.max(context_len), tile_slots), body, state
             )
         )
 
-    def attend_tile(queries: jax.Array, row: jax.Array, position: jax.Array) -> jax.Array:
-        """Consecutive queries [T', K, G, H] of one row, the first at `position`."""
+    def attend_tile(
+        queries: jax.Array, row: jax.Array, position: jax.Array, selected: jax.Array | None
+    ) -> jax.Array:
+        """Consecutive queries [T', K, G, H] of one row, the first at `position`; selected bool
+        [T', S].
+        """
         count = queries.shape[0]
         positions = position + jnp.arange(count)
         last = jnp.minimum(position + count, batch.context_len[row])
@@ -155,6 +208,7 @@ def paged_attention(
             )
             slot = tile * tile_slots + jnp.arange(tile_slots)
             visible = (slot <= positions[:, None]) & (slot > positions[:, None] - reach)
+            visible &= chosen(selected, tile)
             scores = _capped(jnp.einsum("TKGH,SKH->TKGS", queries, keys), softcap)
             return _absorb(
                 state,
@@ -163,20 +217,22 @@ def paged_attention(
                 lambda weights: jnp.einsum("TKGS,SKH->TKGH", weights, values),
             )
 
-        state = _begin(queries.shape[:-1], head_dim, sinks)
+        state = _begin(queries.shape[:-1], value_dim, sinks)
         first = jnp.maximum(position - reach + 1, 0) // tile_slots
         return _finish(lax.fori_loop(first, _tiles(last, tile_slots), body, state))
 
     single_context = jnp.where(row_len == 1, batch.context_len, 0)
     if num_tokens == num_rows:  # a decode bucket: token r is row r's only one
-        output = attend_single(queries, single_context)
-        return output.reshape(q.shape).astype(q.dtype), cache
+        only = None if selected is None else selected[:num_tokens]
+        output = attend_single(queries, single_context, only)
+        return output.reshape(num_tokens, num_heads, value_dim).astype(q.dtype)
 
     single_at = jnp.where(row_len == 1, batch.row_start[:-1], num_tokens)
-    single = attend_single(queries.at[single_at].get(mode="clip"), single_context)
+    only = None if selected is None else selected.at[single_at].get(mode="clip")
+    single = attend_single(queries.at[single_at].get(mode="clip"), single_context, only)
     # Tiles may reach past a row's end, even past the last token: those results are not kept.
     output = (
-        jnp.zeros((num_tokens + TILE_QUERIES, *queries.shape[1:]), jnp.float32)
+        jnp.zeros((num_tokens + TILE_QUERIES, *queries.shape[1:3], value_dim), jnp.float32)
         .at[single_at]
         .set(single, mode="drop")
     )
@@ -189,7 +245,11 @@ def paged_attention(
         offset = (tile - tiles_before[row]) * TILE_QUERIES
         start = batch.row_start[row] + offset
         position = batch.context_len[row] - row_len[row] + offset
-        result = attend_tile(lax.dynamic_slice_in_dim(padded, start, TILE_QUERIES), row, position)
+        own = lax.dynamic_slice_in_dim(padded, start, TILE_QUERIES)
+        only = selected
+        if selected is not None:
+            only = lax.dynamic_slice_in_dim(selected, start, TILE_QUERIES)
+        result = attend_tile(own, row, position, only)
         is_own = jnp.arange(TILE_QUERIES) < row_len[row] - offset
         kept = lax.dynamic_slice_in_dim(output, start, TILE_QUERIES)
         return lax.dynamic_update_slice_in_dim(
@@ -197,7 +257,7 @@ def paged_attention(
         )
 
     output = lax.fori_loop(0, row_tiles.sum(), body, output)[:num_tokens]
-    return output.reshape(q.shape).astype(q.dtype), cache
+    return output.reshape(num_tokens, num_heads, value_dim).astype(q.dtype)
 
 
 def _tiles(count: jax.Array, size: int) -> jax.Array:
