@@ -32,7 +32,8 @@ class SamplingParams:
 
     `logprobs` and `prompt_logprobs` count alternatives per position: None = report nothing, 0 = the
     token alone. Filters apply as in vLLM: penalties and bias on the logits, then temperature,
-    min_p, top_k, top_p.
+    min_p, top_k, top_p; then typical_p and XTC. These two, top_n_sigma and DRY have llama.cpp's
+    names and meanings.
     """
 
     n: int = 1
@@ -40,6 +41,10 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0  # 0 or -1 = off
     min_p: float = 0.0
+    top_n_sigma: float = 0.0  # 0 or less = off
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -65,6 +70,10 @@ class SamplingParams:
             "temperature",
             "top_p",
             "min_p",
+            "top_n_sigma",
+            "typical_p",
+            "xtc_probability",
+            "xtc_threshold",
             "presence_penalty",
             "frequency_penalty",
             "repetition_penalty",
@@ -80,7 +89,10 @@ class SamplingParams:
         _require(
             -1 <= self.top_k < 2**31, "top_k", self.top_k, "use 0 or -1 (off) or a positive count"
         )
-        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "use a fraction in [0, 1]")
+        for name in ("min_p", "xtc_probability", "xtc_threshold"):
+            value = getattr(self, name)
+            _require(0 <= value <= 1, name, value, "use a fraction in [0, 1]")
+        _require(0 < self.typical_p <= 1, "typical_p", self.typical_p, "use a fraction in (0, 1]")
         _require(
             -2 <= self.presence_penalty <= 2,
             "presence_penalty",

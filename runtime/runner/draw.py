@@ -30,12 +30,14 @@ def threefry(key: UInt32[Array, "R 2"], counter: UInt32[Array, "R 2"]) -> UInt32
     return jnp.stack((left, right), axis=1)
 
 
-def uniforms(seed: UInt32[Array, "R 2"], position: Int[Array, " R"]) -> Float[Array, "R 2"]:
+def uniforms(
+    seed: UInt32[Array, "R 2"], position: Int[Array, " R"], stream: int = 0
+) -> Float[Array, "R 2"]:
     """Two independent uniform numbers per row: the midpoints of 2**23 equal parts of (0, 1),
-    neither 0 nor 1.
+    neither 0 nor 1. Streams are independent of each other.
     """
     position = position.astype(jnp.uint32)
-    bits = threefry(seed, jnp.stack((position, jnp.zeros_like(position)), axis=1))
+    bits = threefry(seed, jnp.stack((position, jnp.full_like(position, stream)), axis=1))
     return ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
 
 

@@ -20,7 +20,7 @@ from models.inputs import ForwardInput
 from pallas_kernels.paged_attention import PagedBatch
 from runtime.engine.plan import PlannedRow, StepPlan
 from runtime.runner.buckets import Bucket
-from runtime.runner.sampling_input import SamplingInput
+from runtime.runner.sampling_input import FLOAT_OPTIONS, INT_OPTIONS, SamplingInput
 
 NOWHERE = np.iinfo(np.int32).max  # a slot past every cache and every state array
 NOT_WANTED = -1  # no prompt log-probability at this token
@@ -77,19 +77,11 @@ class PackLayout:
             "num_logprobs",
             "has_penalty",
             "has_bias",
-            "top_k",
+            *INT_OPTIONS,
         )
         fields += [_Field(name, rows) for name in names]
         fields += [_Field("seed", (*rows, 2))]
-        names = (
-            "temperature",
-            "top_p",
-            "min_p",
-            "presence_penalty",
-            "frequency_penalty",
-            "repetition_penalty",
-        )
-        fields += [_Field(name, rows, is_float=True) for name in names]
+        fields += [_Field(name, rows, is_float=True) for name in FLOAT_OPTIONS]
         return tuple(fields)
 
     @functools.cached_property
@@ -116,8 +108,8 @@ class PackLayout:
         view["next_token_ids"].fill(NOT_WANTED)
         view["state_slot"].fill(NOWHERE)
         view["num_logprobs"].fill(-1)
-        for name in ("temperature", "top_p", "repetition_penalty"):
-            view[name].fill(1.0)
+        for name, neutral in (FLOAT_OPTIONS | INT_OPTIONS).items():
+            view[name].fill(neutral)
         first = 0
         for index, row in enumerate(plan.rows):
             first = self._pack_row(view, index, row, first)
@@ -151,15 +143,7 @@ class PackLayout:
         params = row.params
         view["num_logprobs"][index] = -1 if params.logprobs is None else params.logprobs
         view["seed"].view(np.uint32)[index] = (row.seed >> 32 & 0xFFFFFFFF, row.seed & 0xFFFFFFFF)
-        for name in (
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "presence_penalty",
-            "frequency_penalty",
-            "repetition_penalty",
-        ):
+        for name in (*FLOAT_OPTIONS, *INT_OPTIONS):
             view[name][index] = getattr(params, name)
         return last
 
@@ -178,15 +162,9 @@ class PackLayout:
         rows = {
             name: value[name]
             for name in (
-                *(
-                    "temperature",
-                    "top_p",
-                    "top_k",
-                    "min_p",
-                    "presence_penalty",
-                    "frequency_penalty",
-                ),
-                *("repetition_penalty", "position", "state_slot", "num_logprobs"),
+                *FLOAT_OPTIONS,
+                *INT_OPTIONS,
+                *("position", "state_slot", "num_logprobs"),
             )
         }
         return StepInput(

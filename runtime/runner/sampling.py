@@ -14,6 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from runtime.runner.draw import draw, uniforms
+from runtime.runner.mass_filters import filtered_mass
 from runtime.runner.sampler_state import SamplerState, num_generated
 from runtime.runner.sampling_filters import threshold, token_mass, uses_filters
 from runtime.runner.sampling_input import SamplingInput
@@ -25,7 +26,8 @@ def sample(
 ) -> Int[Array, " R"]:
     """Draw one token per row from raw logits. int32 [R].
 
-    The order is vLLM's: bias, penalties, temperature, min_p, top_k, top_p. Greedy rows take the
+    The order is vLLM's: bias, penalties, temperature, min_p, top_k, top_p; then typical_p and XTC,
+    which vLLM does not have. Greedy rows take the
     largest logit after bias and penalties, the lowest token id among equals. NaN counts as banned;
     a row with every token banned gives token 0.
     """
@@ -87,6 +89,9 @@ def _safe(rows: SamplingInput, is_greedy: Bool[Array, " R"]) -> SamplingInput:
         temperature=jnp.where(is_greedy, 1.0, rows.temperature),
         top_p=jnp.where(is_greedy, 1.0, rows.top_p),
         top_k=jnp.where(is_greedy, 0, rows.top_k),
+        top_n_sigma=jnp.where(is_greedy, 0.0, rows.top_n_sigma),
+        typical_p=jnp.where(is_greedy, 1.0, rows.typical_p),
+        xtc_probability=jnp.where(is_greedy, 0.0, rows.xtc_probability),
     )
 
 
@@ -102,9 +107,7 @@ def _draw(
         peak,
         rows,
     )
-    mass = token_mass(logits, peak, rows.temperature, kept)
+    mass = filtered_mass(token_mass(logits, peak, rows.temperature, kept), rows)
     token = draw(mass, uniforms(rows.seed, rows.position))
-    drawn = at_index(logits, token)
-    # Holds but for rows without any mass and numbers at the edge of underflow.
-    is_possible = (drawn >= kept) & (drawn > -jnp.inf)
-    return jnp.where(is_possible, token, best)
+    # Holds but for rows without any mass.
+    return jnp.where(at_index(mass, token) > 0, token, best)

@@ -9,18 +9,36 @@ from dataclasses import dataclass
 
 import jax
 
+# Options of SamplingParams that travel as one number per row, under their own names, with the value
+# of padding rows, which must not switch anything on.
+FLOAT_OPTIONS = {
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "top_n_sigma": 0.0,
+    "typical_p": 1.0,
+    "xtc_probability": 0.0,
+    "xtc_threshold": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+INT_OPTIONS = {"top_k": 0}
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SamplingInput:
-    """Row r draws one token from logits row r. Padding rows use temperature 0, no penalty, no
-    bias.
-    """
+    """Row r draws one token from logits row r."""
 
     temperature: jax.Array  # float32 [R]; 0 = greedy
     top_p: jax.Array  # float32 [R]; 1 = off
     top_k: jax.Array  # int32 [R]; 0 or less = off, 1 = greedy
     min_p: jax.Array  # float32 [R]; 0 = off
+    top_n_sigma: jax.Array  # float32 [R]; 0 or less = off
+    typical_p: jax.Array  # float32 [R]; 1 = off
+    xtc_probability: jax.Array  # float32 [R]; 0 = off
+    xtc_threshold: jax.Array  # float32 [R]
     presence_penalty: jax.Array  # float32 [R]
     frequency_penalty: jax.Array  # float32 [R]
     repetition_penalty: jax.Array  # float32 [R]

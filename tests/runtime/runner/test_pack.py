@@ -53,7 +53,7 @@ def test_what_is_packed_is_unpacked():
     assert batch.block_table.tolist() == [[9, 4, 0], [6, 0, 0], [0, 0, 0]]
     assert found.next_token_ids.tolist() == [12, 13, -1, *[NOT_WANTED] * 4]
     assert found.is_sampled.tolist() == [False, True, False]
-    assert rows.temperature.tolist() == [0, 0.25, 1]
+    assert rows.temperature.tolist() == [0, 0.25, 0]
     assert rows.top_p.tolist() == [1, 0.5, 1] and rows.top_k.tolist() == [0, 7, 0]
     assert rows.min_p.tolist() == [0, 0.125, 0]
     assert rows.presence_penalty.tolist() == [0, -1.5, 0] and rows.frequency_penalty.tolist() == [
