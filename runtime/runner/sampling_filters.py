@@ -2,9 +2,9 @@
 least the threshold.
 
 The order is vLLM's: min_p, then top_k, then top_p over what is left, renormalised; top_n_sigma,
-which no temperature changes, comes first. Equal logits stay or go together. Nothing is sorted: the answer is looked for among the few largest logits, where
-it nearly always lies, and a row that it escapes is searched by bisection over the float32 numbers,
-which ends at the same exact threshold.
+which no temperature changes, comes first. Equal logits stay or go together. Nothing is sorted: the
+answer is looked for among the few largest logits, where it nearly always lies, and a row that it
+escapes is searched by bisection over the float32 numbers, which ends at the same exact threshold.
 """
 
 import jax.numpy as jnp
