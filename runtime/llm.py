@@ -13,7 +13,7 @@ import numpy as np
 from runtime.chat import encode_chat
 from runtime.config import EngineConfig
 from runtime.engine.engine import Engine
-from runtime.engine.request import Request, RequestDelta, RequestOutput
+from runtime.engine.request import Pooling, Request, RequestDelta, RequestOutput
 from runtime.engine.sampling_params import SamplingParams
 from runtime.tokenizer import Tokenizer
 
@@ -47,13 +47,20 @@ class LLM:
         Raises ParameterError before anything runs when a prompt or a parameter does not fit the
         model.
         """
-        texts: list[Any] = [prompts] if _is_one(prompts) else list(prompts)
+        texts, token_ids = self._encoded(prompts)
+        return self._run(token_ids, texts, params)
+
+    def _encoded(
+        self, prompts: Prompt | Sequence[Prompt]
+    ) -> tuple[list[str | None], list[list[int]]]:
+        """(text where one was given, token ids) of one or more prompts."""
+        given: list[Any] = [prompts] if _is_one(prompts) else list(prompts)
+        texts = [prompt if isinstance(prompt, str) else None for prompt in given]
         token_ids = [
-            self.tokenizer.encode(text) if isinstance(text, str) else list(text) for text in texts
+            self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            for prompt in given
         ]
-        return self._run(
-            token_ids, [text if isinstance(text, str) else None for text in texts], params
-        )
+        return texts, token_ids
 
     def chat(
         self,
@@ -75,11 +82,20 @@ class LLM:
         ]
         return self._run(token_ids, [None] * len(token_ids), params)
 
+    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling = "last") -> np.ndarray:
+        """float32 [N, D]: one vector per prompt, pooled from the hidden states after the final
+        norm; not normalised. Raises ParameterError.
+        """
+        texts, token_ids = self._encoded(prompts)
+        outputs = self._run(token_ids, texts, None, pooling)
+        return np.stack([output.embedding for output in outputs if output.embedding is not None])
+
     def _run(
         self,
         prompts: list[list[int]],
         texts: list[str | None],
         params: SamplingParams | Sequence[SamplingParams] | None,
+        pooling: Pooling | None = None,
     ) -> list[RequestOutput]:
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
@@ -88,7 +104,7 @@ class LLM:
                 f"{len(params)} sampling params for {len(prompts)} prompts: give one, or one each"
             )
         requests = [
-            Request(f"offline-{next(self._ids)}", tuple(token_ids), own)
+            Request(f"offline-{next(self._ids)}", tuple(token_ids), own, pooling=pooling)
             for token_ids, own in zip(prompts, params, strict=True)
         ]
         for request in requests:

@@ -16,6 +16,7 @@ import numpy as np
 from runtime.config import EngineConfig, Report
 from runtime.engine.block_manager import BlockManager
 from runtime.engine.plan import PlannedRow, SampledToken, StepPlan
+from runtime.engine.pooling import Pool
 from runtime.engine.request import (
     CompletionDelta,
     EngineStats,
@@ -42,6 +43,7 @@ class _Generation:
     completions: list[Completion]
     prompt_logprobs: list[TokenLogprob | None] | None
     is_prompt_reported: bool = False
+    pool: Pool | None = None  # of a request for a vector
     deltas: list[CompletionDelta] = field(default_factory=list)  # of the step at hand
 
 
@@ -102,7 +104,8 @@ class Engine:
         vocab_size = self.model.config.vocab_size
         if not prompt_len:
             raise ParameterError("prompt", "the prompt is empty: it needs at least one token")
-        if prompt_len >= self.max_model_len:
+        room = 0 if request.pooling else 1  # a vector leaves no token behind
+        if prompt_len + room > self.max_model_len:
             raise ParameterError(
                 "prompt",
                 f"the prompt has {prompt_len} tokens, but this model's context length is "
@@ -120,7 +123,7 @@ class Engine:
         """Queue a request. Raises ParameterError."""
         self.validate(request)
         room = self.max_model_len - len(request.prompt_token_ids)
-        max_tokens = min(room, request.params.max_tokens or room)
+        max_tokens = 1 if request.pooling else min(room, request.params.max_tokens or room)
         sequences: list[Sequence] = []
         for index in range(request.params.n):
             seed = _seed(request.params, self.config.seed, self._num_sequences, index)
@@ -147,6 +150,8 @@ class Engine:
             self._generations[request.request_id] = _Generation(
                 request, sequences, completions, prompt_logprobs
             )
+            if request.pooling is not None:
+                self._generations[request.request_id].pool = Pool(request.pooling)
             for sequence in sequences:
                 self.scheduler.add(sequence)
 
@@ -205,12 +210,19 @@ class Engine:
         if generation.prompt_logprobs is not None:
             for offset, token in enumerate(result.prompt[index], row.start + 1):
                 generation.prompt_logprobs[offset] = _logprob(token)
+        hidden = result.hidden[index]
+        if generation.pool is not None and hidden is not None:
+            generation.pool.add(hidden, row.start)
         self.scheduler.receive(sequence, None if sampled is None else sampled.token_id)
         if sampled is None:
             return
-        self._num_generated_tokens += 1
         if len(sequence.token_ids) == sequence.prompt_len + 1:
             self._num_prompt_tokens += sequence.prompt_len
+        if generation.pool is not None:  # the vector is complete; the token drawn means nothing
+            generation.deltas.append(CompletionDelta(sequence.index, "", finish_reason="stop"))
+            self.scheduler.finish(sequence, "stop")
+            return
+        self._num_generated_tokens += 1
         progress = generation.completions[sequence.index].push(sampled.token_id)
         generation.deltas.append(
             CompletionDelta(
@@ -243,6 +255,7 @@ class Engine:
             is_finished,
             generation.sequences[0].num_cached_tokens,
             prompt_logprobs,
+            None if generation.pool is None else generation.pool.vector,
         )
         generation.deltas = []
         return delta

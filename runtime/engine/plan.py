@@ -32,6 +32,7 @@ class PlannedRow:
     next_token_ids: tuple[int, ...] | None = (
         None  # per token: the prompt token after it; None = no prompt logprobs
     )
+    is_pooled: bool = False  # hidden states are wanted
 
     @property
     def context_len(self) -> int:
@@ -57,6 +58,15 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return sum(len(row.token_ids) for row in self.rows)
+
+    @property
+    def wants_prompt(self) -> bool:
+        """Log-probabilities of prompt tokens are asked for."""
+        return any(row.next_token_ids is not None for row in self.rows)
+
+    @property
+    def wants_hidden(self) -> bool:
+        return any(row.is_pooled for row in self.rows)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,12 @@ neither jax nor the server.
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from runtime.engine.sampling_params import SamplingParams
 
+# The last token's hidden state, the mean of all, or the first's.
+Pooling = Literal["last", "mean", "cls"]
 FinishReason = Literal["stop", "length", "tool_calls", "abort"]
 
 
@@ -22,7 +26,8 @@ class Request:
     """A prompt and what to do with it.
 
     `arrival_s` is time.monotonic() at arrival. Requests find each other's prompts in the prefix
-    cache only where their `cache_salt` is equal.
+    cache only where their `cache_salt` is equal. With `pooling` the answer is one vector and no
+    text, and the params say nothing.
     """
 
     request_id: str
@@ -30,6 +35,7 @@ class Request:
     params: SamplingParams
     arrival_s: float = 0.0
     cache_salt: str = ""
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,7 @@ class RequestDelta:
     is_finished: bool = False
     num_cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    embedding: np.ndarray | None = None  # float32 [D], pooled; not normalised
 
 
 @dataclass
@@ -97,6 +104,7 @@ class RequestOutput:
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     num_cached_tokens: int = 0
     is_finished: bool = False
+    embedding: np.ndarray | None = None
 
     @classmethod
     def of(cls, request: Request, prompt: str | None = None) -> "RequestOutput":
@@ -108,6 +116,8 @@ class RequestOutput:
         self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
+        if delta.embedding is not None:
+            self.embedding = delta.embedding
         for news in delta.completions:
             output = self.outputs[news.index]
             output.text += news.text

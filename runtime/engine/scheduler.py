@@ -152,7 +152,8 @@ class Scheduler:
         """Cached blocks of its prefix; never all tokens, because the last one must be computed to
         draw the next.
         """
-        if sequence.params.prompt_logprobs is not None:  # needs the logits of every prompt token
+        needs_all = sequence.request.pooling in ("mean", "cls")
+        if needs_all or sequence.params.prompt_logprobs is not None:  # of every prompt token
             return []
         full = (len(sequence.token_ids) - 1) // self.blocks.block_size
         return self.blocks.match(
@@ -231,6 +232,7 @@ class Scheduler:
             has_penalty=_has_penalty(sequence),
             has_bias=bool(sequence.params.logit_bias) or sequence.is_stop_banned,
             next_token_ids=self._next_token_ids(sequence, start, count),
+            is_pooled=sequence.request.pooling is not None,
         )
         sequence.num_pending += is_sampled
         return row

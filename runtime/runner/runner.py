@@ -44,6 +44,8 @@ class StepResult:
     sampled: tuple[SampledToken | None, ...]
     # Per row, an entry for each token whose successor was asked for.
     prompt: tuple[tuple[SampledToken, ...], ...]
+    # Per row, [T, D] where hidden states were asked for.
+    hidden: tuple[np.ndarray | None, ...]
 
 
 class Runner:
@@ -86,8 +88,8 @@ class Runner:
         """Queue a step; returns before it has run."""
         for reset in plan.resets:
             self._reset(reset)
-        is_prompt_wanted = any(row.next_token_ids is not None for row in plan.rows)
-        bucket = self.buckets.fit(plan.num_tokens, len(plan.rows), is_mixed=is_prompt_wanted)
+        is_mixed = plan.wants_prompt or plan.wants_hidden
+        bucket = self.buckets.fit(plan.num_tokens, len(plan.rows), is_mixed=is_mixed)
         buffer = self._programs.layout(bucket).pack(plan)
         self._state, output = self._executables[str(bucket)](
             self.model.parameters, self._state, self._put(buffer)
@@ -134,15 +136,18 @@ class Runner:
     def fetch(self, in_flight: InFlight) -> StepResult:
         """Wait for a step and read its tokens: the one transfer from the device."""
         plan, output = in_flight.plan, in_flight.output
-        is_prompt_wanted = any(row.next_token_ids is not None for row in plan.rows)
-        rows, prompt = jax.device_get((output.rows, output.prompt if is_prompt_wanted else None))
+        rows, prompt, hidden = jax.device_get(
+            (
+                output.rows,
+                output.prompt if plan.wants_prompt else None,
+                output.hidden if plan.wants_hidden else None,
+            )
+        )
         sampled = tuple(
             _token(rows[index], row.params.logprobs) if row.is_sampled else None
             for index, row in enumerate(plan.rows)
         )
-        if prompt is None:
-            return StepResult(sampled, ((),) * len(plan.rows))
-        first, scored = 0, []
+        first, scored, states = 0, [], []
         for row in plan.rows:
             wanted = [
                 first + i for i, token_id in enumerate(row.next_token_ids or ()) if token_id >= 0
@@ -150,8 +155,10 @@ class Runner:
             scored.append(
                 tuple(_token(prompt[index], row.params.prompt_logprobs) for index in wanted)
             )
-            first += len(row.token_ids)
-        return StepResult(sampled, tuple(scored))
+            end = first + len(row.token_ids)
+            states.append(hidden[first:end] if row.is_pooled else None)
+            first = end
+        return StepResult(sampled, tuple(scored), tuple(states))
 
     def logits(self, plan: StepPlan) -> np.ndarray:
         """float32 [T, V]: run a plan with one row for the logits of all its tokens. Compiles on

@@ -42,6 +42,8 @@ class StepOutput:
     # int32 [T, NUM_COLUMNS], zeros where no prompt log-probability was asked; fetched only if any
     # was
     prompt: jax.Array
+    # float [T, D] after the final norm, [0, D] of a decode bucket; fetched only if any was asked
+    hidden: jax.Array
 
 
 def _columns(tokens: jax.Array, found: Logprobs) -> jax.Array:
@@ -86,11 +88,12 @@ def step(
     rows = _columns(tokens, logprobs(logits, tokens, inputs.sampling.num_logprobs))
 
     if layout.bucket.is_decode:
-        prompt = jnp.zeros((0, NUM_COLUMNS), jnp.int32)
+        prompt, pooled = jnp.zeros((0, NUM_COLUMNS), jnp.int32), hidden[:0]
     else:
         following = inputs.next_token_ids
         is_wanted = following != NOT_WANTED
         prompt = _columns(following, prompt_logprobs(hidden, decoder.logits, following, is_wanted))
+        pooled = hidden
 
     slots = jnp.where(inputs.is_sampled, inputs.sampling.state_slot, state.last_tokens.shape[0])
     state = DeviceState(
@@ -98,7 +101,7 @@ def step(
         sampler=update_counts(state.sampler, tokens, inputs.sampling, inputs.is_sampled),
         last_tokens=state.last_tokens.at[slots].set(tokens, mode="drop"),
     )
-    return state, StepOutput(rows, prompt)
+    return state, StepOutput(rows, prompt, pooled)
 
 
 def all_logits(
