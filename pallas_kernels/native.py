@@ -8,16 +8,12 @@ operations: each of them names the handlers that it wants registered with XLA.
 
 import ctypes
 import functools
-import hashlib
-import os
-import shutil
-import subprocess
-import sysconfig
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax.ffi
+
+from pallas_kernels import compiler
+from pallas_kernels.compiler import NativeError
 
 FOLDER = Path(__file__).resolve().parent
 BUILD_FOLDER = FOLDER / "build"
@@ -33,10 +29,6 @@ HANDLERS = (
 )
 
 
-class NativeError(RuntimeError):
-    """The native kernels cannot be built or loaded. The message says why and what to do."""
-
-
 def sources() -> list[Path]:
     """The translation units, one or more per operation."""
     return sorted(FOLDER.glob("*/cpu*.cc"))
@@ -44,49 +36,16 @@ def sources() -> list[Path]:
 
 def library_path() -> Path:
     """Where the library of the present sources lies once it is built."""
-    digest = hashlib.sha256(" ".join((*FLAGS, sysconfig.get_platform(), jax.__version__)).encode())
-    for path in [*sources(), *sorted(FOLDER.glob("**/*.h"))]:
-        digest.update(path.name.encode() + path.read_bytes())
-    return BUILD_FOLDER / f"kernels-{digest.hexdigest()[:16]}.so"
+    files = [*sources(), *sorted(FOLDER.glob("**/*.h"))]
+    return BUILD_FOLDER / f"kernels-{compiler.digest(FLAGS, files, jax.__version__)}.so"
 
 
 def build(folder: Path = BUILD_FOLDER) -> Path:
-    """Compiles the library into `folder` unless it is there. $CXX names the compiler, else g++ or
-    clang++.
-
-    The finished file appears under its name at once, so that several processes may build at the
-    same time. Raises NativeError with the compiler's message.
+    """Compiles the library into `folder` unless it is there. Raises NativeError with the compiler's
+    message.
     """
-    library = folder / library_path().name
-    if library.exists():
-        return library
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        raise NativeError("no C++ compiler was found; install g++ or clang++, or set CXX")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        includes = [f"-I{FOLDER.parent}", f"-isystem{jax.ffi.include_dir()}"]
-
-        def compile_one(source: Path) -> str:
-            target = f"{scratch}/{source.parent.name}.{source.stem}.o"
-            _run([compiler, *FLAGS, *includes, "-c", str(source), "-o", target])
-            return target
-
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            objects = list(threads.map(compile_one, sources()))
-        linked = f"{scratch}/{library.name}"
-        _run([compiler, *FLAGS, "-shared", *objects, "-o", linked])
-        os.replace(linked, library)
-    return library
-
-
-def _run(command: list[str]) -> None:
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise NativeError(f"the C++ compiler {command[0]!r} cannot be started: {error}") from error
-    if result.returncode:
-        raise NativeError(f"{' '.join(command)} failed:\n{result.stderr[-4000:]}")
+    includes = [f"-I{FOLDER.parent}", f"-isystem{jax.ffi.include_dir()}"]
+    return compiler.build(folder / library_path().name, sources(), FLAGS, includes)
 
 
 @functools.cache

@@ -1,23 +1,38 @@
 """Process-wide settings of the test run, and the paths of files that only some machines have.
 
 JAX runs on the CPU with eight devices, so that sharded engines are testable anywhere, and keeps its
-compiled programs in the cache folder, where parallel workers and later runs find them.
+compiled programs in the cache folder, where parallel workers and later runs find them. Where the
+GCU can be simulated, eight of them stand beside the CPU.
 """
 
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
 
+import pjrt_gcu
+from pjrt_gcu import driver
 from runtime.config import CACHE_FOLDER
 from runtime.platform import use_compile_cache
 
 NUM_DEVICES = 8
 
-jax.config.update("jax_platforms", "cpu")
+GCU_REFUSAL = driver.refusal()  # None = this process has the platform
+os.environ["GCU_SIM_DEVICES"] = str(NUM_DEVICES)
+jax.config.update("jax_platforms", "cpu" if GCU_REFUSAL else "cpu,gcu")
+pjrt_gcu.initialize()  # as JAX does where the package's entry points are installed
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
 use_compile_cache(str(CACHE_FOLDER / "xla-tests"))
+
+
+@pytest.fixture(scope="session")
+def gcu_devices() -> list[Any]:
+    """The eight simulated GCU devices."""
+    if GCU_REFUSAL is not None:
+        pytest.skip(f"no simulated GCU: {GCU_REFUSAL}")
+    return jax.devices("gcu")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,8 @@ ROOMS = {
     "settings": ["runtime.config", "runtime.platform", "runtime.version"],
     "models": ["models"],
     "kernels": ["pallas_kernels"],
+    "gcu": ["pjrt_gcu"],
+    "build": ["pallas_kernels.native_build"],
 }
 
 

@@ -21,6 +21,8 @@ ALLOWED = {
     "settings": set(),
     "models": {"kernels"},
     "kernels": set(),
+    "gcu": {"kernels"},  # for the compiler of native code
+    "build": {"kernels", "gcu"},
 }
 
 # Scheduling is testable without a device: these load neither JAX nor the server, nor by others.
