@@ -5,6 +5,7 @@ Besides models/axes.py the only file that names mesh axes. Must be asked before 
 backends, because the platform and the compile cache are process-wide settings there.
 """
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -73,6 +74,22 @@ def use_compile_cache(folder: str | None) -> None:
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+STEP_BUFFER_BYTES = 1 << 30  # a step's buffers on the CPU are smaller
+
+
+def keep_freed_memory() -> None:
+    """Lets the C library keep a step's buffers for the next step, where it is glibc.
+
+    By itself it gives those of more than 32 MiB back, so that each step faults all their pages in
+    again: 7 of the 10 ms that a greedy choice among 16 rows of 262,144 logits took.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, STEP_BUFFER_BYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, STEP_BUFFER_BYTES)
 
 
 def free_memory(devices: list[Device]) -> int:

@@ -14,7 +14,7 @@
 #include "pallas_kernels/paged_attention/cpu_variants.h"
 
 #define HALOGEN_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
-#include "pallas_kernels/quant_matmul/target_begin.h"
+#include "pallas_kernels/target_begin.h"
 //
 #define HALOGEN_LANES 16
 namespace halogen::paged_attention::avx512 {
@@ -36,6 +36,6 @@ const Variant kAvx512Variant = {
 };
 }  // namespace halogen::paged_attention
 
-#include "pallas_kernels/quant_matmul/target_end.h"
+#include "pallas_kernels/target_end.h"
 
 #endif

@@ -18,9 +18,7 @@ from pallas_kernels.quant_matmul import cpu, reference
 from pallas_kernels.quant_matmul.formats import FORMATS
 
 Activations = Literal["int8", "int8x2", "float32"]
-# Up to here the bytes of the weights decide, so both int8 parts meet them in one pass. Beyond, two
-# calls spare a result of twice the size: 262,144 rows at 16 tokens take 32 ms instead of 37.
-FEW_TOKENS = 8
+NUM_PARTS = {"float32": 0, "int8": 1, "int8x2": 2}  # int8 codes of an activation
 X_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -94,7 +92,7 @@ def quant_matmul(
     x float32, bfloat16 or float16; layer int32 scalar, None = the only one. Several weights with
     the same K are multiplied in one call and give a tuple of results. "int8" rounds x to int8 per
     row and block of 32 columns and adds products of integers inside a block, blocks in float32;
-    "int8x2" multiplies what that rounding leaves over the same way and adds it, 15 bits in all;
+    "int8x2" rounds what that leaves over to int8 once more, 16 bits in all, in the same pass;
     "float32" keeps x, for comparisons of quality. Weights that are floats always meet float32. A
     row's result is the same bits at any T. Raises ValueError for shapes and types that do not fit,
     ImplementationError when `implementation` is named and cannot run here.
@@ -103,22 +101,7 @@ def quant_matmul(
     _check(x, weights, layer, jnp.dtype(dtype).name, activations)
     run = choose("quant_matmul", IMPLEMENTATIONS, implementation)
     at = jnp.zeros((), jnp.int32) if layer is None else jnp.asarray(layer, jnp.int32)
-
-    def multiply(x: jax.Array) -> tuple[jax.Array, ...]:
-        return run(x, weights, at, dtype=jnp.dtype(dtype), is_exact=activations == "float32")
-
-    if activations != "int8x2":
-        results = multiply(x)
-    else:
-        rounded = reference.round_to_blocks(x.astype(jnp.float32))
-        parts = (rounded, x - rounded)
-        num_tokens = x.shape[0]
-        if num_tokens <= FEW_TOKENS:
-            both = multiply(jnp.concatenate(parts))
-            pairs = [(result[:num_tokens], result[num_tokens:]) for result in both]
-        else:
-            pairs = list(zip(*map(multiply, parts), strict=True))
-        results = tuple(first + second for first, second in pairs)
+    results = run(x, weights, at, dtype=jnp.dtype(dtype), num_parts=NUM_PARTS[activations])
     return results if isinstance(weight, tuple) else results[0]
 
 

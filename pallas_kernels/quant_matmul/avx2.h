@@ -75,6 +75,26 @@ struct Avx2Registers {
     for (int i = 0; i < 4; ++i) {
       rounded[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(block + i * 8), factor));
     }
+    Narrow(rounded, codes, sums);
+  }
+
+  // The same of 256 times what Round leaves over; at most 127 of either sign, since a sign may be
+  // moved from a weight to a code.
+  static void RoundRest(const float* block, float inverse, int8_t* codes, int32_t* sums) {
+    const F factor = _mm256_set1_ps(inverse);
+    __m256i rounded[4];
+    for (int i = 0; i < 4; ++i) {
+      const F number = _mm256_mul_ps(_mm256_loadu_ps(block + i * 8), factor);
+      const F first = _mm256_cvtepi32_ps(_mm256_cvtps_epi32(number));
+      const F rest = _mm256_mul_ps(_mm256_sub_ps(number, first), _mm256_set1_ps(256));
+      rounded[i] = _mm256_min_epi32(
+          _mm256_max_epi32(_mm256_cvtps_epi32(rest), _mm256_set1_epi32(-127)),
+          _mm256_set1_epi32(127));
+    }
+    Narrow(rounded, codes, sums);
+  }
+
+  static void Narrow(const __m256i* rounded, int8_t* codes, int32_t* sums) {
     sums[0] = Total(_mm256_add_epi32(rounded[0], rounded[1]));
     sums[1] = Total(_mm256_add_epi32(rounded[2], rounded[3]));
     // Packing works within halves of 128 bits; the permutation puts the runs of four in order.

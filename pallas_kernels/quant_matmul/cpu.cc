@@ -72,13 +72,14 @@ struct Stack {
 };
 
 // Arguments: x [T, K], layer, then values, offsets, formats of each stack. Results: [T, N] each.
+// parts: int8 codes that an element of x is rounded to, 0 = it stays float32.
 ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::S32> layer,
-                    ffi::RemainingArgs stacks, ffi::RemainingRets results, bool is_exact,
+                    ffi::RemainingArgs stacks, ffi::RemainingRets results, int32_t parts,
                     std::string_view instruction_set) {
   const InstructionSet* isa = instruction_set.empty() ? Fastest() : Find(instruction_set);
   const int num_products = static_cast<int>(results.size());
   if (isa == nullptr || TypeOf(x.element_type()) < 0 || x.dimensions().size() != 2 ||
-      num_products > kMaxProducts || stacks.size() != results.size() * 3) {
+      parts < 0 || parts > 2 || num_products > kMaxProducts || stacks.size() != results.size() * 3) {
     return ffi::Error::InvalidArgument("quant_matmul: arguments that no kernel serves");
   }
   const int64_t num_tokens = x.dimensions()[0], columns = x.dimensions()[1];
@@ -93,7 +94,6 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::S32
       return ffi::Error::InvalidArgument("quant_matmul: a stack or result of the wrong type");
     }
     Product& product = products[i];
-    product.is_exact = is_exact;
     product.rows = (*result)->dimensions()[1];
     product.out = (*result)->untyped_data();
     product.out_type = TypeOf((*result)->element_type());
@@ -101,8 +101,8 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::S32
         layer.typed_data()[0], product.rows, columns, &product.packed, &product.format);
     if (error.failure()) return error;
   }
-  MultiplyAll(*isa, pool, x.untyped_data(), TypeOf(x.element_type()), num_tokens, columns, products,
-              num_products);
+  MultiplyAll(*isa, pool, x.untyped_data(), TypeOf(x.element_type()), parts, num_tokens, columns,
+              products, num_products);
   return ffi::Error::Success();
 }
 
@@ -160,7 +160,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(HalogenQuantMatmul, Multiply,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .RemainingArgs()
                                   .RemainingRets()
-                                  .Attr<bool>("is_exact")
+                                  .Attr<int32_t>("parts")
                                   .Attr<std::string_view>("instruction_set"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HalogenQuantTake, Take,

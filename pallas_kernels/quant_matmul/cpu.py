@@ -39,7 +39,7 @@ def quant_matmul(
     layer: jax.Array,
     *,
     dtype: jnp.dtype,
-    is_exact: bool,
+    num_parts: int,
     instruction_set: str = "",
 ) -> tuple[jax.Array, ...]:
     """As pallas_kernels.quant_matmul.api.quant_matmul."""
@@ -48,7 +48,9 @@ def quant_matmul(
         leaf for weight in weights for leaf in (weight.values, weight.offsets, weight.formats)
     ]
     call = jax.ffi.ffi_call(native.target("HalogenQuantMatmul"), results)
-    return tuple(call(x, layer, *stacks, is_exact=is_exact, instruction_set=instruction_set))
+    return tuple(
+        call(x, layer, *stacks, parts=np.int32(num_parts), instruction_set=instruction_set)
+    )
 
 
 def quant_take(weight: "QTensor", row_ids: jax.Array, *, dtype: jnp.dtype) -> jax.Array:

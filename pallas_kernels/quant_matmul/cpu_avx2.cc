@@ -14,7 +14,7 @@
 #include "pallas_kernels/quant_matmul/quant_matmul.h"
 
 #define HALOGEN_TARGET "avx2,fma,f16c"
-#include "pallas_kernels/quant_matmul/target_begin.h"
+#include "pallas_kernels/target_begin.h"
 //
 #include "pallas_kernels/quant_matmul/avx2.h"
 #include "pallas_kernels/quant_matmul/kernel.h"
@@ -23,7 +23,7 @@ namespace halogen {
 namespace {
 
 struct Avx2 : Avx2Registers {
-  static constexpr int kVectors = 2, kTile = 3, kPackedTiles = 1;
+  static constexpr int kVectors = 2, kTile = 3, kTileOfTwo = 2, kPackedTiles = 1;
 
   template <int kBits>
   static constexpr int UnpackedBits() {
@@ -59,6 +59,9 @@ struct Avx2 : Avx2Registers {
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
       }
     }
+    void Append(const Dot& other) {
+      sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), other.sum);
+    }
     F Result() const { return _mm256_cvtepi32_ps(sum); }
   };
 };
@@ -70,11 +73,12 @@ bool IsSupported() {
 
 }  // namespace
 
-extern const InstructionSet kAvx2 = {"avx2", IsSupported, Avx2::kTile, Preparation<Avx2>::Prepare,
-                                     Kernel<Avx2>::Multiply};
+extern const InstructionSet kAvx2 = {"avx2", IsSupported,
+                                     {Avx2::kTile, Avx2::kTile, Avx2::kTileOfTwo},
+                                     Preparation<Avx2>::Prepare, Kernel<Avx2>::Multiply};
 
 }  // namespace halogen
 
-#include "pallas_kernels/quant_matmul/target_end.h"
+#include "pallas_kernels/target_end.h"
 
 #endif  // __x86_64__

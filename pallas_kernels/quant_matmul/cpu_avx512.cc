@@ -10,7 +10,7 @@
 #include "pallas_kernels/quant_matmul/quant_matmul.h"
 
 #define HALOGEN_TARGET "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
-#include "pallas_kernels/quant_matmul/target_begin.h"
+#include "pallas_kernels/target_begin.h"
 //
 #include "pallas_kernels/quant_matmul/kernel.h"
 
@@ -18,7 +18,7 @@ namespace halogen {
 namespace {
 
 struct Avx512 {
-  static constexpr int kLanes = 16, kVectors = 2, kTile = 8, kPackedTiles = 2;
+  static constexpr int kLanes = 16, kVectors = 2, kTile = 8, kTileOfTwo = 4, kPackedTiles = 2;
   using F = __m512;
   using C = __m512i;
 
@@ -76,6 +76,9 @@ struct Avx512 {
     void Add(const Operand& operand, C x, int) {
       sum = _mm512_dpbusd_epi32(sum, operand.codes, x);
     }
+    void Append(const Dot& other) {
+      sum = _mm512_add_epi32(_mm512_slli_epi32(sum, 8), other.sum);
+    }
     F Result() const { return _mm512_cvtepi32_ps(sum); }
   };
 
@@ -89,15 +92,33 @@ struct Avx512 {
   static void Round(const float* block, float inverse, int8_t* codes, int32_t* sums) {
     const F factor = _mm512_set1_ps(inverse);
     for (int i = 0; i < 2; ++i) {
-      const __m512i rounded =
-          _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(block + i * 16), factor));
-      const __m128i bytes = _mm512_cvtepi32_epi8(rounded);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i * 16), bytes);
-      // Four sums of four, then one.
-      const __m128i four = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(1), bytes);
-      const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
-      sums[i] = _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
+      const F number = _mm512_mul_ps(_mm512_loadu_ps(block + i * 16), factor);
+      sums[i] = Narrow(_mm512_cvtps_epi32(number), codes + i * 16);
     }
+  }
+
+  // The same of 256 times what Round leaves over; at most 127 of either sign, since a sign may be
+  // moved from a weight to a code.
+  static void RoundRest(const float* block, float inverse, int8_t* codes, int32_t* sums) {
+    const F factor = _mm512_set1_ps(inverse);
+    for (int i = 0; i < 2; ++i) {
+      const F number = _mm512_mul_ps(_mm512_loadu_ps(block + i * 16), factor);
+      const F first = _mm512_cvtepi32_ps(_mm512_cvtps_epi32(number));
+      const F rest = _mm512_mul_ps(_mm512_sub_ps(number, first), _mm512_set1_ps(256));
+      const __m512i rounded =
+          _mm512_max_epi32(_mm512_cvtps_epi32(rest), _mm512_set1_epi32(-127));
+      sums[i] = Narrow(_mm512_min_epi32(rounded, _mm512_set1_epi32(127)), codes + i * 16);
+    }
+  }
+
+  // Half a block of codes as bytes; returns their sum.
+  static int32_t Narrow(__m512i rounded, int8_t* codes) {
+    const __m128i bytes = _mm512_cvtepi32_epi8(rounded);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), bytes);
+    // Four sums of four, then one.
+    const __m128i four = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(1), bytes);
+    const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
   }
 };
 
@@ -109,11 +130,12 @@ bool IsSupported() {
 
 }  // namespace
 
-extern const InstructionSet kAvx512 = {"avx512", IsSupported, Avx512::kTile,
+extern const InstructionSet kAvx512 = {"avx512", IsSupported,
+                                       {Avx512::kTile, Avx512::kTile, Avx512::kTileOfTwo},
                                        Preparation<Avx512>::Prepare, Kernel<Avx512>::Multiply};
 
 }  // namespace halogen
 
-#include "pallas_kernels/quant_matmul/target_end.h"
+#include "pallas_kernels/target_end.h"
 
 #endif  // __x86_64__

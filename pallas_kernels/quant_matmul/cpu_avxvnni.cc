@@ -11,7 +11,7 @@
 #include "pallas_kernels/quant_matmul/quant_matmul.h"
 
 #define HALOGEN_TARGET "avx2,fma,f16c,avxvnni"
-#include "pallas_kernels/quant_matmul/target_begin.h"
+#include "pallas_kernels/target_begin.h"
 //
 #include "pallas_kernels/quant_matmul/avx2.h"
 #include "pallas_kernels/quant_matmul/kernel.h"
@@ -20,7 +20,7 @@ namespace halogen {
 namespace {
 
 struct AvxVnni : Avx2Registers {
-  static constexpr int kVectors = 2, kTile = 3, kPackedTiles = 1;
+  static constexpr int kVectors = 2, kTile = 3, kTileOfTwo = 2, kPackedTiles = 1;
 
   template <int kBits>
   static constexpr int UnpackedBits() {
@@ -41,6 +41,9 @@ struct AvxVnni : Avx2Registers {
     void Add(const Operand& operand, C x, int) {
       sum = _mm256_dpbusd_avx_epi32(sum, operand.codes, x);
     }
+    void Append(const Dot& other) {
+      sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), other.sum);
+    }
     F Result() const { return _mm256_cvtepi32_ps(sum); }
   };
 };
@@ -55,11 +58,12 @@ bool IsSupported() {
 
 }  // namespace
 
-extern const InstructionSet kAvxVnni = {"avxvnni", IsSupported, AvxVnni::kTile,
+extern const InstructionSet kAvxVnni = {"avxvnni", IsSupported,
+                                        {AvxVnni::kTile, AvxVnni::kTile, AvxVnni::kTileOfTwo},
                                         Preparation<AvxVnni>::Prepare, Kernel<AvxVnni>::Multiply};
 
 }  // namespace halogen
 
-#include "pallas_kernels/quant_matmul/target_end.h"
+#include "pallas_kernels/target_end.h"
 
 #endif  // __x86_64__

@@ -13,7 +13,7 @@ namespace halogen {
 namespace {
 
 struct Scalar {
-  static constexpr int kLanes = 16, kVectors = 1, kTile = 2, kPackedTiles = 1;
+  static constexpr int kLanes = 16, kVectors = 1, kTile = 2, kTileOfTwo = 1, kPackedTiles = 1;
   struct F {
     float lane[kLanes];
   };
@@ -122,6 +122,10 @@ struct Scalar {
         }
       }
     }
+    // 256 times this, and another.
+    void Append(const Dot& other) {
+      for (int i = 0; i < kLanes; ++i) lane[i] = 256 * lane[i] + other.lane[i];
+    }
     F Result() const {
       return Make([this](int i) { return static_cast<float>(lane[i]); });
     }
@@ -148,13 +152,25 @@ struct Scalar {
       sums[i / 16] += codes[i];
     }
   }
+
+  // The same of 256 times what Round leaves over; at most 127 of either sign, since a sign may be
+  // moved from a weight to a code.
+  static void RoundRest(const float* block, float inverse, int8_t* codes, int32_t* sums) {
+    sums[0] = sums[1] = 0;
+    for (int i = 0; i < kBlock; ++i) {
+      const float number = block[i] * inverse;
+      const float rest = std::nearbyint((number - std::nearbyint(number)) * 256.0f);
+      codes[i] = static_cast<int8_t>(std::min(127.0f, std::max(-127.0f, rest)));
+      sums[i / 16] += codes[i];
+    }
+  }
 };
 
 bool IsSupported() { return true; }
 
 }  // namespace
 
-extern const InstructionSet kScalar = {"scalar", IsSupported, Scalar::kTile,
+extern const InstructionSet kScalar = {"scalar", IsSupported, {Scalar::kTile, Scalar::kTile, Scalar::kTileOfTwo},
                                        Preparation<Scalar>::Prepare, Kernel<Scalar>::Multiply};
 
 }  // namespace halogen

@@ -30,36 +30,40 @@ struct Kernel {
     FloatFunction together[kFewTokens], alone[kMaxTile];
   };
 
-  template <int kBits, bool kHasMinimum, bool kIsHalf>
+  template <int kParts, int kBits, bool kHasMinimum, bool kIsHalf>
   static const IntegerTable& Integers() {
-    static constexpr IntegerTable table = MakeIntegers<kBits, kHasMinimum, kIsHalf>();
+    static constexpr IntegerTable table = MakeIntegers<kParts, kBits, kHasMinimum, kIsHalf>();
     return table;
   }
 
-  template <int kBits, bool kHasMinimum, bool kIsHalf>
+  template <int kParts, int kBits, bool kHasMinimum, bool kIsHalf>
   static constexpr IntegerTable MakeIntegers() {
+    constexpr int kTile = kParts == 2 ? V::kTileOfTwo : V::kTile;
     IntegerTable table{};
-    FillIntegers<kBits, kHasMinimum, kIsHalf, true, V::kTile>(table.packed);
-    FillIntegers<V::template UnpackedBits<kBits>(), kHasMinimum, kIsHalf, false, V::kTile>(
+    FillIntegers<kParts, kBits, kHasMinimum, kIsHalf, true, kTile>(table.packed);
+    FillIntegers<kParts, V::template UnpackedBits<kBits>(), kHasMinimum, kIsHalf, false, kTile>(
         table.unpacked);
     return table;
   }
 
-  template <int kBits, bool kHasMinimum, bool kIsHalf, bool kIsPacked, int kTokens>
+  template <int kParts, int kBits, bool kHasMinimum, bool kIsHalf, bool kIsPacked, int kTokens>
   static constexpr void FillIntegers(IntegerFunction* table) {
     if constexpr (kTokens > 0) {
-      table[kTokens - 1] = IntegerTile<V, kBits, kHasMinimum, kIsHalf, kIsPacked, kTokens>;
-      FillIntegers<kBits, kHasMinimum, kIsHalf, kIsPacked, kTokens - 1>(table);
+      table[kTokens - 1] = IntegerTile<V, kParts, kBits, kHasMinimum, kIsHalf, kIsPacked, kTokens>;
+      FillIntegers<kParts, kBits, kHasMinimum, kIsHalf, kIsPacked, kTokens - 1>(table);
     }
   }
 
+  template <int kParts>
   static const IntegerTable& IntegersOf(const Format& format) {
-    if (format.is_half()) return Integers<6, false, true>();
+    if (format.is_half()) return Integers<kParts, 6, false, true>();
     if (format.has_minimum()) {
-      return format.bits == 4 ? Integers<4, true, false>() : Integers<5, true, false>();
+      return format.bits == 4 ? Integers<kParts, 4, true, false>()
+                              : Integers<kParts, 5, true, false>();
     }
-    if (format.bits == 4) return Integers<4, false, false>();
-    return format.bits == 5 ? Integers<5, false, false>() : Integers<8, false, false>();
+    if (format.bits == 4) return Integers<kParts, 4, false, false>();
+    return format.bits == 5 ? Integers<kParts, 5, false, false>()
+                            : Integers<kParts, 8, false, false>();
   }
 
   template <int kType, int kTokens>
@@ -125,19 +129,21 @@ struct Kernel {
         continue;
       }
       Own::ExpandScales(format, group, columns, scratch.scale, scratch.minimum);
-      const bool is_packed = tile_end - tile_begin <= V::kPackedTiles && !product.is_exact;
+      const bool is_exact = activations.parts == 0;
+      const bool is_packed = tile_end - tile_begin <= V::kPackedTiles && !is_exact;
       if (!is_packed) codes = Own::Codes(format, codes, blocks, scratch.codes);
-      if (product.is_exact) {
+      if (is_exact) {
         Own::Dequantize(format, codes, scratch.scale, scratch.minimum, columns, scratch.values);
       }
       for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
         const int count = activations.tile_tokens(tile);
         const Tile x = TileOf(activations, tile, format);
-        if (product.is_exact) {
+        if (is_exact) {
           FloatsOf(kF32).alone[count - 1](reinterpret_cast<const uint8_t*>(scratch.values), 0, x,
                                           columns, out);
         } else {
-          const IntegerTable& table = IntegersOf(format);
+          const IntegerTable& table =
+              activations.parts == 2 ? IntegersOf<2>(format) : IntegersOf<1>(format);
           // One token passes through memory as fast as it can; with more there is time to fetch
           // the whole next group.
           const Ahead ahead = {group + (is_packed ? kAheadBytes : group_bytes),

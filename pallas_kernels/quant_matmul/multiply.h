@@ -44,20 +44,22 @@ struct ItemRange {
 
 template <typename Pool>
 void MultiplyAll(const InstructionSet& isa, Pool& pool, const void* x, int x_type,
-                 int64_t num_tokens, int64_t columns, const Product* products, int num_products) {
+                 int parts, int64_t num_tokens, int64_t columns, const Product* products,
+                 int num_products) {
   if (num_tokens == 0) return;
   Activations activations;
+  activations.parts = parts;
   activations.num_tokens = num_tokens;
   activations.columns = columns;
   for (int i = 0; i < num_products; ++i) {
     const Format& format = kFormats[products[i].format];
-    const bool is_exact = format.is_float() || products[i].is_exact;
+    const bool is_exact = format.is_float() || parts == 0;
     activations.needs_values |= is_exact;
     activations.needs_codes |= !is_exact;
     if (!is_exact && format.zero) activations.needs_zero[ZeroIndex(format.zero)] = true;
   }
   thread_local ThreadMemory shared;
-  const int64_t bytes = activations.Place(isa.max_tile);
+  const int64_t bytes = activations.Place(isa.max_tile[parts]);
   activations.data = shared.AtLeast(bytes);
   const int64_t tiles = activations.num_tiles;
   auto prepare = [&](int64_t tile) { isa.prepare(activations, x, x_type, tile); };

@@ -73,27 +73,36 @@ struct Preparation {
   // `blocks` blocks of a row, the first of them block `first`, as int8.
   static void PrepareCodes(const Activations& activations, const float* chunk, int blocks,
                            char* data, int count, int t, int64_t first) {
-    alignas(64) int8_t codes[kChunk * kBlock];
-    int32_t sums[kChunk * 2];
+    const int parts = activations.parts;
+    alignas(64) int8_t codes[2][kChunk * kBlock];
+    int32_t sums[kChunk * 2], second_sums[2];  // of half blocks
     float* scale = reinterpret_cast<float*>(data + activations.scale_at) + first * count + t;
     float* sum = reinterpret_cast<float*>(data + activations.sum_at) + first * count + t;
     for (int b = 0; b < blocks; ++b) {
       // The magnitudes are compared as integers, so that a NaN is the largest of all and spoils the
       // scale.
       const float top = V::Largest(chunk + b * kBlock);
-      scale[b * count] = top * (1.0f / 127.0f);
+      scale[b * count] = top * (parts == 2 ? 1.0f / (127.0f * 256.0f) : 1.0f / 127.0f);
       // Blocks of next to nothing become zero: 127 / top would overflow. So do those with an
       // infinity or a NaN; their scale makes the result a NaN.
       const bool is_usual = top > 1e-30f && top < 3e38f;
-      V::Round(is_usual ? chunk + b * kBlock : kZeroBlock, is_usual ? 127.0f / top : 0.0f,
-               codes + b * kBlock, sums + b * 2);
+      const float* numbers = is_usual ? chunk + b * kBlock : kZeroBlock;
+      const float inverse = is_usual ? 127.0f / top : 0.0f;
+      V::Round(numbers, inverse, codes[0] + b * kBlock, sums + b * 2);
+      if (parts == 2) {
+        V::RoundRest(numbers, inverse, codes[1] + b * kBlock, second_sums);
+        for (int h = 0; h < 2; ++h) sums[b * 2 + h] = 256 * sums[b * 2 + h] + second_sums[h];
+      }
       sum[b * count] = scale[b * count] * static_cast<float>(sums[b * 2] + sums[b * 2 + 1]);
     }
-    char* quads = data + activations.codes_at + first * kBlock * count + t * 4;
-    for (int b = 0; b < blocks; ++b) {
-      HALOGEN_UNROLL
-      for (int j = 0; j < 8; ++j) {
-        std::memcpy(quads + (b * 8 + j) * count * 4, codes + (b * 8 + j) * 4, 4);
+    char* quads = data + activations.codes_at + first * kBlock * count * parts + t * 4;
+    for (int part = 0; part < parts; ++part) {
+      for (int b = 0; b < blocks; ++b) {
+        HALOGEN_UNROLL
+        for (int j = 0; j < 8; ++j) {
+          std::memcpy(quads + ((b * 8 + j) * parts + part) * count * 4,
+                      codes[part] + (b * 8 + j) * 4, 4);
+        }
       }
     }
     for (int i = 0; i < kNumZeros; ++i) {

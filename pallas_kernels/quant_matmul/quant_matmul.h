@@ -3,7 +3,8 @@
 //
 // The arithmetic is the same at any number of tokens, in any thread and instruction set: a block's
 // dot product is an integer, and a result adds its blocks in the order of the columns with one
-// fused multiply-add each.
+// fused multiply-add each. An activation rounded to two int8 parts is the integer 256 first +
+// second, so that the two products of a block are added as integers too.
 
 #ifndef HALOGEN_PALLAS_KERNELS_QUANT_MATMUL_QUANT_MATMUL_H_
 #define HALOGEN_PALLAS_KERNELS_QUANT_MATMUL_QUANT_MATMUL_H_
@@ -34,6 +35,7 @@ struct Activations {
   bool needs_codes = false;   // int8
   bool needs_zero[kNumZeros] = {};
 
+  int parts;  // int8 codes of a number, 0 = it stays float32
   int64_t num_tokens, columns;
   int64_t num_tiles;
   char* data;          // num_tiles x tile_bytes
@@ -57,7 +59,7 @@ struct Activations {
       return begin;
     };
     values_at = place(needs_values, columns * 4);
-    codes_at = place(needs_codes, blocks() * kBlock);
+    codes_at = place(needs_codes, blocks() * kBlock * parts);
     scale_at = place(needs_codes, blocks() * 4);
     sum_at = place(needs_codes, blocks() * 4);
     for (int i = 0; i < kNumZeros; ++i) {
@@ -68,10 +70,11 @@ struct Activations {
   }
 };
 
-// One tile of prepared activations with n tokens.
+// One tile of prepared activations with n tokens. A number's code is 256 first + second where it
+// has two parts.
 struct Tile {
   const float* values;   // [K][n]
-  const int8_t* codes;   // [K / 4][n][4]
+  const int8_t* codes;   // [K / 4][parts][n][4]
   const float* scale;    // [K / 32][n], of the codes
   const float* sum;      // [K / 32][n], scale x (sum of the codes)
   const int32_t* start;  // [K / 32][n] or [K / 16][n], for the product's zero
@@ -80,7 +83,6 @@ struct Tile {
 // One packed matrix [N, K] and its result [T, N].
 struct Product {
   int format;  // place in kFormats
-  bool is_exact;  // activations stay float32
   const uint8_t* packed;
   int64_t rows;
   void* out;
@@ -112,7 +114,7 @@ struct Scratch {
 struct InstructionSet {
   const char* name;
   bool (*is_supported)();
-  int max_tile;  // tokens
+  int max_tile[3];  // tokens, by the number of parts
 
   // Fills one tile from x [T, K] of type kF32, kBf16 or kF16.
   void (*prepare)(const Activations& activations, const void* x, int type, int64_t tile);

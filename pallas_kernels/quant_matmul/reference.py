@@ -36,11 +36,11 @@ def quant_matmul(
     layer: jax.Array,
     *,
     dtype: jnp.dtype,
-    is_exact: bool,
+    num_parts: int,
 ) -> tuple[jax.Array, ...]:
     """As pallas_kernels.quant_matmul.api.quant_matmul."""
     values = x.astype(jnp.float32)
-    rounded = values if is_exact else round_to_blocks(values)
+    rounded = round_to_blocks(values, num_parts) if num_parts else values
 
     def multiply(weight: "QTensor", format: Format, units: jax.Array, offset: jax.Array):
         num_rows, num_columns = weight.shape
@@ -87,14 +87,19 @@ def _per_format(weight: "QTensor", layer: jax.Array, run) -> jax.Array:
     )
 
 
-def round_to_blocks(x: jax.Array) -> jax.Array:
-    """x float32 [T, K] as the multiples of (largest of its block) / 127 that kernels multiply."""
+def round_to_blocks(x: jax.Array, num_parts: int) -> jax.Array:
+    """x float32 [T, K] as the numbers that kernels multiply: multiples of (largest of its block) /
+    127, or, in two parts, of a 256th of that.
+    """
     num_tokens, num_columns = x.shape
     blocks = jnp.pad(x, ((0, 0), (0, -num_columns % BLOCK))).reshape(num_tokens, -1, BLOCK)
     top = jnp.abs(blocks).max(axis=2, keepdims=True)
     is_usual = (top > 1e-30) & (top < 3e38)
     inverse = jnp.where(is_usual, 127.0 / jnp.where(is_usual, top, 1.0), 0.0)
-    codes = jnp.where(is_usual, jnp.round(blocks * inverse), 0.0)
+    codes = jnp.round(jnp.where(is_usual, blocks * inverse, 0.0))
+    if num_parts == 2:
+        rest = jnp.where(is_usual, blocks * inverse, 0.0) - codes
+        codes += jnp.clip(jnp.round(rest * 256), -127, 127) / 256
     scale = top * jnp.float32(1 / 127)
     return (codes * scale).reshape(num_tokens, -1)[:, :num_columns]
 

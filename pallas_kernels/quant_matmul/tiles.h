@@ -1,7 +1,7 @@
 // Products of one tile of tokens with one group of rows, for an instruction set V: V::F are
 // V::kLanes floats, V::C as many groups of 4 codes, V::Dot<bits> adds up the products of codes, and
-// V::kVectors vectors of rows are worked on at once. A translation unit defines V and includes
-// kernel.h.
+// V::kVectors vectors of rows are worked on at once, for V::kTile tokens or, where their codes have
+// two parts, V::kTileOfTwo. A translation unit defines V and includes kernel.h.
 //
 // This and the headers that include it are local to a translation unit and use no function template
 // of the standard library, because they are compiled for that unit's instruction set: a copy that
@@ -57,13 +57,15 @@ struct Ahead {
 
 // 32 rows times kTokens tokens, integer dot products. codes: packed blocks, or a byte per code.
 // out [kTokens][32].
-template <typename V, int kBits, bool kHasMinimum, bool kIsHalf, bool kIsPacked, int kTokens>
+template <typename V, int kParts, int kBits, bool kHasMinimum, bool kIsHalf, bool kIsPacked,
+          int kTokens>
 void IntegerTile(const uint8_t* codes, const float* scale, const float* minimum, const Tile& x,
                  int64_t blocks, const Ahead& ahead, float* out) {
   using F = typename V::F;
   using Dot = typename V::template Dot<kBits>;
   constexpr int kBlockBytes = kQuad * (kIsPacked ? kBits : 8);
-  constexpr int kParts = kIsHalf ? 2 : 1, kSteps = 8 / kParts;
+  constexpr int kScales = kIsHalf ? 2 : 1, kSteps = 8 / kScales;  // of a block
+  constexpr int kCodes = kParts * kTokens;
   constexpr int kVectors = V::kVectors;  // of rows, at once
   for (int first = 0; first < kRows; first += V::kLanes * kVectors) {
     F sum[kTokens][kVectors];
@@ -74,7 +76,7 @@ void IntegerTile(const uint8_t* codes, const float* scale, const float* minimum,
     }
     for (int64_t b = 0; b < blocks; ++b) {
       const uint8_t* block = codes + b * kBlockBytes;
-      const int8_t* columns = x.codes + b * kBlock * kTokens;
+      const int8_t* columns = x.codes + b * kBlock * kCodes;
       if (first == 0) ahead.Fetch(b);
       if (kHasMinimum) {
         F low[kVectors];
@@ -90,13 +92,16 @@ void IntegerTile(const uint8_t* codes, const float* scale, const float* minimum,
         }
       }
       HALOGEN_UNROLL
-      for (int part = 0; part < kParts; ++part) {
-        Dot dot[kTokens][kVectors];
+      for (int part = 0; part < kScales; ++part) {
+        Dot dot[kCodes][kVectors];
         HALOGEN_UNROLL
-        for (int t = 0; t < kTokens; ++t) {
+        for (int t = 0; t < kCodes; ++t) {
+          const int last = t - (kCodes - kTokens);  // token whose last part this is
+          const bool has_start = !kHasMinimum && last >= 0;
+          const int64_t at = (b * kScales + part) * kTokens + last;
           HALOGEN_UNROLL
           for (int v = 0; v < kVectors; ++v) {
-            dot[t][v].Start(kHasMinimum ? nullptr : x.start + (b * kParts + part) * kTokens + t);
+            dot[t][v].Start(has_start ? x.start + at : nullptr);
           }
         }
         HALOGEN_UNROLL
@@ -110,8 +115,8 @@ void IntegerTile(const uint8_t* codes, const float* scale, const float* minimum,
                                      : V::LoadCodes(block + j * kQuad + lane * 4));
           }
           HALOGEN_UNROLL
-          for (int t = 0; t < kTokens; ++t) {
-            const typename V::C four = V::BroadcastCodes(columns + (j * kTokens + t) * 4);
+          for (int t = 0; t < kCodes; ++t) {
+            const typename V::C four = V::BroadcastCodes(columns + (j * kCodes + t) * 4);
             HALOGEN_UNROLL
             for (int v = 0; v < kVectors; ++v) dot[t][v].Add(operand[v], four, step);
           }
@@ -119,13 +124,14 @@ void IntegerTile(const uint8_t* codes, const float* scale, const float* minimum,
         F factor[kVectors];
         HALOGEN_UNROLL
         for (int v = 0; v < kVectors; ++v) {
-          factor[v] = V::Load(scale + (b * kParts + part) * kRows + first + v * V::kLanes);
+          factor[v] = V::Load(scale + (b * kScales + part) * kRows + first + v * V::kLanes);
         }
         HALOGEN_UNROLL
         for (int t = 0; t < kTokens; ++t) {
           const F own = V::Broadcast(x.scale + b * kTokens + t);
           HALOGEN_UNROLL
           for (int v = 0; v < kVectors; ++v) {
+            if (kParts == 2) dot[t][v].Append(dot[t + kCodes - kTokens][v]);
             sum[t][v] = V::Fma(V::Mul(factor[v], own), dot[t][v].Result(), sum[t][v]);
           }
         }

@@ -28,7 +28,7 @@ from runtime.engine.sampling_params import ParameterError, SamplingParams, token
 from runtime.engine.scheduler import Scheduler
 from runtime.engine.sequence import Sequence, Status
 from runtime.engine.stopping import Completion
-from runtime.platform import use_compile_cache
+from runtime.platform import keep_freed_memory, use_compile_cache
 from runtime.runner.executables import COMPILES
 from runtime.runner.model import LoadedModel, load_model
 from runtime.runner.runner import InFlight, Runner, StepResult
@@ -63,6 +63,8 @@ class Engine:
         self.config = config
         self.model: LoadedModel = load_model(config, report)
         self.load_s = time.monotonic() - begin
+        if self.model.platform == "cpu":
+            keep_freed_memory()
         self.runner = Runner(config, self.model, report)
         self.compile_s = time.monotonic() - begin - self.load_s
         self.blocks = BlockManager(

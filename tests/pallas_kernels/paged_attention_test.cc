@@ -5,66 +5,19 @@
 // one thread, cut finely over three threads, and in small blocks: the bits must be equal.
 
 #include <cmath>
-#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <mutex>
-#include <queue>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "pallas_kernels/paged_attention/cpu_half.h"
 #include "pallas_kernels/paged_attention/cpu_plan.h"
+#include "tests/pallas_kernels/thread_pool.h"
 
 namespace halogen::paged_attention {
 namespace {
-
-class Pool {
- public:
-  explicit Pool(int64_t num_threads) : num_threads_(num_threads) {
-    for (int64_t i = 1; i < num_threads; ++i) threads_.emplace_back([this] { Work(); });
-  }
-  ~Pool() {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      is_ending_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-  int64_t num_threads() const { return num_threads_; }
-  void Schedule(std::function<void()> task) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      tasks_.push(std::move(task));
-    }
-    wake_.notify_one();
-  }
-
- private:
-  void Work() {
-    for (;;) {
-      std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait(lock, [this] { return is_ending_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop();
-      lock.unlock();
-      task();
-    }
-  }
-
-  const int64_t num_threads_;
-  std::vector<std::thread> threads_;
-  std::queue<std::function<void()>> tasks_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool is_ending_ = false;
-};
 
 float ToFloat(Type type, const char* at) {
   if (type == Type::kFloat32) {

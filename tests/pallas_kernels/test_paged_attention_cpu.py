@@ -1,19 +1,17 @@
 """The native CPU attention kernel: bits that depend on the row alone, and a cache in place."""
 
 import functools
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from sanitizers import run_under_sanitizers
 
 from pallas_kernels import native
 from pallas_kernels.dispatch import portable
-from pallas_kernels.paged_attention import PagedBatch, PagedKV, cpu, paged_attention
+from pallas_kernels.paged_attention import PagedBatch, PagedKV, paged_attention
 from runtime.platform import make_mesh
 
 pytestmark = pytest.mark.skipif(native.refusal() is not None, reason=str(native.refusal()))
@@ -168,22 +166,4 @@ def test_operands_that_the_kernel_cannot_take_are_refused():
 @pytest.mark.slow
 def test_the_kernel_is_right_under_sanitizers_in_every_instruction_set(tmp_path):
     """Oracle: paged_attention_test.cc's double loop; threads and cuts must not change a bit."""
-    flags = (
-        "-O0", "-std=c++17", "-ffp-contract=off", "-pthread", "-fsanitize=address,undefined",
-        "-fno-sanitize-recover=all", f"-I{native.FOLDER.parent}",
-    )  # fmt: skip
-    sources = [
-        Path(__file__).with_name("paged_attention_test.cc"),
-        *Path(cpu.__file__).parent.glob("cpu_*.cc"),
-    ]
-
-    def compile_one(source):
-        target = tmp_path / f"{source.stem}.o"
-        subprocess.run(["g++", *flags, "-c", source, "-o", target], check=True)
-        return target
-
-    with ThreadPoolExecutor() as threads:
-        objects = list(threads.map(compile_one, sources))
-    subprocess.run(["g++", *flags, *objects, "-o", tmp_path / "test"], check=True)
-    result = subprocess.run([tmp_path / "test"], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
+    run_under_sanitizers("paged_attention", "-O0", tmp_path)

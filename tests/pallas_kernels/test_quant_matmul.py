@@ -1,17 +1,14 @@
 """Packed weights: what they mean, products of every implementation, bits that depend on nothing."""
 
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from packed_weights import NAMES, columns_of, meaning, random_rows
+from sanitizers import run_under_sanitizers
 
-from pallas_kernels import native
 from pallas_kernels.dispatch import ImplementationError, portable
 from pallas_kernels.quant_matmul import QTensor, cpu, pack, quant_matmul, quant_take
 from pallas_kernels.quant_matmul.api import IMPLEMENTATIONS
@@ -96,21 +93,22 @@ def test_products_with_int8_activations_keep_their_bound(name, implementation):
     assert (np.abs(y - exact) <= bound * (1 + 1e-5) + np.abs(exact) * 1e-5 + 1e-5).all()
 
 
+@pytest.mark.parametrize("mode", ["int8", "int8x2"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_native_product_rounds_activations_as_the_reference_does(name):
+def test_the_native_product_rounds_activations_as_the_reference_does(name, mode):
     """Oracle: the reference, whose only difference is the order of its sums."""
     require("cpu")
     weight, values = single(name, (N, columns_of(name, 3)))
     x = activations(7, values.shape[1])
     native, plain = (
-        np.asarray(MULTIPLY(x, weight, implementation=implementation))
+        np.asarray(MULTIPLY(x, weight, activations=mode, implementation=implementation))
         for implementation in ("cpu", "reference")
     )
     scale = np.sqrt(np.asarray(x, np.float64) ** 2 @ (values.astype(np.float64) ** 2).T)
     assert (np.abs(native - plain) / scale).max() < EXACT_TOLERANCE
 
 
-@pytest.mark.parametrize("mode", ["int8", "float32"])
+@pytest.mark.parametrize("mode", ["int8", "int8x2", "float32"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rows_bits_depend_on_neither_its_batch_nor_the_instruction_set(name, mode):
     """Oracle: each row alone, in the fastest instruction set."""
@@ -304,28 +302,7 @@ def test_a_layer_outside_of_its_stack_is_an_error_and_reads_nothing():
 @pytest.mark.slow
 def test_the_kernels_are_right_under_sanitizers_in_every_instruction_set(tmp_path):
     """Oracle: quant_matmul_test.cc's sums in double; the bits of one token, one thread, scalar."""
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("there is no C++ compiler")
-    flags = (
-        "-O1", "-std=c++17", "-ffp-contract=off", "-pthread", "-fsanitize=address,undefined",
-        "-fno-sanitize-recover=all", f"-I{native.FOLDER.parent}",
-    )  # fmt: skip
-    sources = [
-        Path(__file__).with_name("quant_matmul_test.cc"),
-        *Path(cpu.__file__).parent.glob("cpu_*.cc"),
-    ]
-
-    def compile_one(source: Path) -> Path:
-        target = tmp_path / f"{source.stem}.o"
-        subprocess.run([compiler, *flags, "-c", source, "-o", target], check=True)
-        return target
-
-    with ThreadPoolExecutor() as threads:
-        objects = list(threads.map(compile_one, sources))
-    subprocess.run([compiler, *flags, *objects, "-o", tmp_path / "test"], check=True)
-    result = subprocess.run([tmp_path / "test"], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
+    run_under_sanitizers("quant_matmul", "-O1", tmp_path)
 
 
 def test_two_int8_parts_of_activations_are_nearly_exact():
