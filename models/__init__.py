@@ -17,12 +17,33 @@ from models.config import DecoderConfig
 from models.naming import WeightMap
 
 ARCHITECTURES = {
-    "LlamaForCausalLM": "llama",
-    "LLaMAForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
+    "Cohere2ForCausalLM": "cohere2",
+    "Ernie4_5ForCausalLM": "ernie4_5",
+    "GPTBigCodeForCausalLM": "gpt_bigcode",
+    "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
+    "Gemma3ForConditionalGeneration": "gemma3",
+    "GemmaForCausalLM": "gemma",
+    "Glm4ForCausalLM": "glm",
+    "GlmForCausalLM": "glm",
+    "GraniteForCausalLM": "granite",
+    "LLaMAForCausalLM": "llama",
+    "LlamaForCausalLM": "llama",
+    "Ministral3ForCausalLM": "mistral",
+    "Mistral3ForConditionalGeneration": "mistral",
+    "MistralForCausalLM": "mistral",
+    "Olmo2ForCausalLM": "olmo2",
+    "Olmo3ForCausalLM": "olmo2",
+    "Phi2ForCausalLM": "phi",
+    "PhiForCausalLM": "phi",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3VLForConditionalGeneration": "qwen3",
+    "SmolLM3ForCausalLM": "smollm3",
+    "StableLmForCausalLM": "stablelm",
+    "Starcoder2ForCausalLM": "starcoder2",
+    "YiForCausalLM": "llama",
 }
 
 

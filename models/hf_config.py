@@ -1,4 +1,4 @@
-"""How Hugging Face spells a decoder: keys of config.json, old and new, and tensor names.
+"""How Hugging Face spells a decoder: keys of config.json, old and new.
 
 Family files build their DecoderConfig from these readers; nothing here knows a family. A config
 that asks for mathematics this project does not compute is refused by name, never read past.
@@ -6,6 +6,7 @@ that asks for mathematics this project does not compute is refused by name, neve
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from models.config import (
@@ -28,28 +29,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
-}
-
-# Tensor names that all families share. Norms of the branches differ and are in the family files.
-COMMON_WEIGHTS = {
-    "embed.weight": "model.embed_tokens.weight",
-    "layers.attention_norm.weight": "model.layers.{layer}.input_layernorm.weight",
-    "layers.attention.query.weight": "model.layers.{layer}.self_attn.q_proj.weight",
-    "layers.attention.query.bias": "model.layers.{layer}.self_attn.q_proj.bias",
-    "layers.attention.key.weight": "model.layers.{layer}.self_attn.k_proj.weight",
-    "layers.attention.key.bias": "model.layers.{layer}.self_attn.k_proj.bias",
-    "layers.attention.value.weight": "model.layers.{layer}.self_attn.v_proj.weight",
-    "layers.attention.value.bias": "model.layers.{layer}.self_attn.v_proj.bias",
-    "layers.attention.output.weight": "model.layers.{layer}.self_attn.o_proj.weight",
-    "layers.attention.output.bias": "model.layers.{layer}.self_attn.o_proj.bias",
-    "layers.mlp.gate.weight": "model.layers.{layer}.mlp.gate_proj.weight",
-    "layers.mlp.gate.bias": "model.layers.{layer}.mlp.gate_proj.bias",
-    "layers.mlp.up.weight": "model.layers.{layer}.mlp.up_proj.weight",
-    "layers.mlp.up.bias": "model.layers.{layer}.mlp.up_proj.bias",
-    "layers.mlp.down.weight": "model.layers.{layer}.mlp.down_proj.weight",
-    "layers.mlp.down.bias": "model.layers.{layer}.mlp.down_proj.bias",
-    "norm.weight": "model.norm.weight",
-    "logits.weight": "lm_head.weight",
 }
 
 # Keys that change the mathematics -> the values that do not. A family names those it understands.
@@ -124,12 +103,23 @@ def positive(config: HFConfig, name: str) -> float:
     return float(value)
 
 
+def optional_positive(config: HFConfig, name: str) -> float:
+    """A positive number; absent or null is 0, for what is then off."""
+    return 0.0 if config.get(name) is None else positive(config, name)
+
+
 def flag(config: HFConfig, name: str) -> bool:
     """A boolean; absent or null is False."""
     value = config.get(name)
     if value is not None and not isinstance(value, bool):
         raise ValueError(f"config.json: {name} must be true or false, got {value!r}")
     return bool(value)
+
+
+def biases(config: HFConfig, name: str) -> dict[str, bool]:
+    """AttentionConfig's fields where one flag stands for all four projections."""
+    has_bias = flag(config, name)
+    return {"has_qkv_bias": has_bias, "has_output_bias": has_bias}
 
 
 def section(config: HFConfig, name: str) -> dict[str, Any]:
@@ -236,6 +226,29 @@ def mlp_config(config: HFConfig, activation_name: str = "hidden_act", **fields: 
     return MlpConfig(**values | fields)
 
 
+def layer_count(config: HFConfig) -> int:
+    """Number of layers, bounded."""
+    num_layers = integer(config, "num_hidden_layers")
+    if not 0 < num_layers <= MAX_LAYERS:
+        raise ValueError(
+            f"config.json: num_hidden_layers must be 1 to {MAX_LAYERS}, got {num_layers}"
+        )
+    return num_layers
+
+
+def layer_flags(config: HFConfig, name: str, rule: Callable[[int], bool]) -> tuple[bool, ...]:
+    """One 0 or 1 per layer under the key `name`; in files without, by the family's rule."""
+    num_layers, listed = layer_count(config), config.get(name)
+    if not listed:
+        return tuple(rule(layer) for layer in range(num_layers))
+    if not isinstance(listed, list) or len(listed) != num_layers or {*listed} - {0, 1}:
+        raise ValueError(
+            f"config.json: {name} must list a 0 or 1 for each of num_hidden_layers={num_layers}, "
+            f"got {listed!r}"
+        )
+    return tuple(bool(value) for value in listed)
+
+
 def layer_windows(
     config: HFConfig, window: int | None, is_sliding: Callable[[int], bool]
 ) -> tuple[int, ...]:
@@ -246,11 +259,7 @@ def layer_windows(
     """
     if window is not None and window <= 0:
         raise ValueError(f"config.json: sliding_window must be positive or null, got {window}")
-    num_layers = integer(config, "num_hidden_layers")
-    if not 0 < num_layers <= MAX_LAYERS:
-        raise ValueError(
-            f"config.json: num_hidden_layers must be 1 to {MAX_LAYERS}, got {num_layers}"
-        )
+    num_layers = layer_count(config)
     kinds = config.get("layer_types")
     if kinds is None:
         return tuple(
@@ -284,12 +293,24 @@ def upper_layer_windows(config: HFConfig) -> tuple[int, ...]:
     )
 
 
-def rope_config(config: HFConfig, *, is_partial: bool = False) -> RopeConfig:
+def rope_section(config: HFConfig) -> dict[str, Any]:
+    """What the config says of its one rotary embedding, under either key."""
+    return section(config, "rope_scaling") or section(config, "rope_parameters")
+
+
+def rope_config(
+    config: HFConfig,
+    *,
+    is_partial: bool = False,
+    is_interleaved: bool = False,
+    ignored: Collection[str] = (),
+) -> RopeConfig:
     """A decoder's one rotary embedding: `rope_parameters`, or `rope_theta` with `rope_scaling`.
 
-    `is_partial`: the family turns only the first partial_rotary_factor of a head, if that is set.
+    `is_partial`: the family turns only the first partial_rotary_factor of a head, if that is set;
+    `is_interleaved`: it turns neighbouring pairs; `ignored`: keys that it reads itself.
     """
-    entry = section(config, "rope_scaling") or section(config, "rope_parameters")
+    entry = {key: value for key, value in rope_section(config).items() if key not in ignored}
     if nested := [name for name, value in entry.items() if isinstance(value, dict)]:
         raise ValueError(
             f"config.json: rope_parameters per layer type ({', '.join(nested)}) is not supported "
@@ -297,8 +318,29 @@ def rope_config(config: HFConfig, *, is_partial: bool = False) -> RopeConfig:
         )
     if config.get("original_max_position_embeddings") is not None:
         entry["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-    return rope_entry(
+    rope = rope_entry(
         entry, config, theta_name="rope_theta", default_theta=10_000.0, is_partial=is_partial
+    )
+    return replace(rope, is_interleaved=is_interleaved)
+
+
+def ropes_by_layer_type(
+    config: HFConfig, *, global_theta: float, local_theta_name: str, local_theta: float
+) -> tuple[RopeConfig, RopeConfig]:
+    """The rotary embeddings of global and of local layers: `rope_parameters` with an entry for
+    each, or `rope_scaling`, which means the global ones, and a base for each.
+    """
+    entries = section(config, "rope_parameters")
+    if entries and not entries.keys() <= {"full_attention", "sliding_attention"}:
+        raise ValueError(
+            "config.json: rope_parameters must hold full_attention and sliding_attention, "
+            f"got {', '.join(entries)}"
+        )
+    global_entry = section(entries, "full_attention") | section(config, "rope_scaling")
+    local_entry = section(entries, "sliding_attention")
+    return (
+        rope_entry(global_entry, config, theta_name="rope_theta", default_theta=global_theta),
+        rope_entry(local_entry, config, theta_name=local_theta_name, default_theta=local_theta),
     )
 
 

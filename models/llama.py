@@ -6,13 +6,14 @@ References: arXiv:2302.13971, arXiv:2307.09288, arXiv:2407.21783.
 
 from models.config import DecoderConfig
 from models.hf_config import (
-    COMMON_WEIGHTS,
     HFConfig,
+    biases,
     decoder_config,
     flag,
     layer_windows,
     rope_config,
 )
+from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.
@@ -23,18 +24,14 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a Llama config. ValueError names a missing or unsupported key."""
     config = DEFAULTS | dict(config)
     windows = layer_windows(config, None, lambda layer: False)
-    has_attention_bias = flag(config, "attention_bias")
     return decoder_config(
         config,
         windows,
         rope_config(config),
         understood=("attention_bias", "mlp_bias"),
-        attention={"has_qkv_bias": has_attention_bias, "has_output_bias": has_attention_bias},
+        attention=biases(config, "attention_bias"),
         mlp={"has_bias": flag(config, "mlp_bias")},
     )
 
 
-WEIGHTS: WeightMap = {
-    **COMMON_WEIGHTS,
-    "layers.mlp_norm.weight": "model.layers.{layer}.post_attention_layernorm.weight",
-}
+WEIGHTS: WeightMap = {**COMMON_WEIGHTS, **PRE_NORM_WEIGHTS}

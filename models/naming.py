@@ -42,23 +42,32 @@ class Source:
 WeightMap = Mapping[str, Source | str]
 
 
-def fused_qkv(pattern: str) -> tuple[Source, Source, Source]:
-    """Queries, keys and values from a tensor that holds their rows in this order. Keys and values
-    have as many rows as each other.
+def fused_qkv(parameter: str, pattern: str) -> dict[str, Source]:
+    """Weights and biases of `parameter`'s query, key and value, whose rows the tensor holds in this
+    order. Keys and values have as many rows as each other.
     """
-    return (
-        Source(pattern, first_row=lambda stored, rows: 0),
-        Source(pattern, first_row=lambda stored, rows: stored - 2 * rows),
-        Source(pattern, first_row=lambda stored, rows: stored - rows),
-    )
+    first_rows = {
+        "query": lambda stored, rows: 0,
+        "key": lambda stored, rows: stored - 2 * rows,
+        "value": lambda stored, rows: stored - rows,
+    }
+    return _fused(parameter, pattern, first_rows)
 
 
-def fused_halves(pattern: str) -> tuple[Source, Source]:
-    """The two parameters that a tensor holds one after the other, such as gate and up."""
-    return (
-        Source(pattern, first_row=lambda stored, rows: 0),
-        Source(pattern, first_row=lambda stored, rows: stored - rows),
-    )
+def fused_gate_up(parameter: str, pattern: str) -> dict[str, Source]:
+    """Weights and biases of `parameter`'s gate and up, whose rows the tensor holds in order."""
+    first_rows = {"gate": lambda stored, rows: 0, "up": lambda stored, rows: rows}
+    return _fused(parameter, pattern, first_rows)
+
+
+def _fused(
+    parameter: str, pattern: str, first_rows: Mapping[str, Callable[[int, int], int]]
+) -> dict[str, Source]:
+    return {
+        f"{parameter}.{part}.{kind}": Source(f"{pattern}.{kind}", first_row=first_row)
+        for part, first_row in first_rows.items()
+        for kind in ("weight", "bias")
+    }
 
 
 # Tensors that a text decoder does without: recomputed buffers, and the other parts of a model that

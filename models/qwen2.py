@@ -5,12 +5,12 @@ Reference: arXiv:2407.10671.
 
 from models.config import DecoderConfig
 from models.hf_config import (
-    COMMON_WEIGHTS,
     HFConfig,
     decoder_config,
     rope_config,
     upper_layer_windows,
 )
+from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.
@@ -34,7 +34,4 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     )
 
 
-WEIGHTS: WeightMap = {
-    **COMMON_WEIGHTS,
-    "layers.mlp_norm.weight": "model.layers.{layer}.post_attention_layernorm.weight",
-}
+WEIGHTS: WeightMap = {**COMMON_WEIGHTS, **PRE_NORM_WEIGHTS}

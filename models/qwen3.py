@@ -5,13 +5,13 @@ Reference: arXiv:2505.09388.
 
 from models.config import DecoderConfig
 from models.hf_config import (
-    COMMON_WEIGHTS,
     HFConfig,
+    biases,
     decoder_config,
-    flag,
     rope_config,
     upper_layer_windows,
 )
+from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS, QK_NORM_WEIGHTS
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.
@@ -28,7 +28,6 @@ DEFAULTS = {
 def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a Qwen3 config. ValueError names a missing or unsupported key."""
     config = DEFAULTS | dict(config)
-    has_attention_bias = flag(config, "attention_bias")
     return decoder_config(
         config,
         upper_layer_windows(config),
@@ -36,15 +35,9 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         understood=("attention_bias",),
         attention={
             "qk_norm": "head",
-            "has_qkv_bias": has_attention_bias,
-            "has_output_bias": has_attention_bias,
+            **biases(config, "attention_bias"),
         },
     )
 
 
-WEIGHTS: WeightMap = {
-    **COMMON_WEIGHTS,
-    "layers.mlp_norm.weight": "model.layers.{layer}.post_attention_layernorm.weight",
-    "layers.attention.query_norm.weight": "model.layers.{layer}.self_attn.q_norm.weight",
-    "layers.attention.key_norm.weight": "model.layers.{layer}.self_attn.k_norm.weight",
-}
+WEIGHTS: WeightMap = {**COMMON_WEIGHTS, **PRE_NORM_WEIGHTS, **QK_NORM_WEIGHTS}
