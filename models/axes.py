@@ -20,6 +20,7 @@ Axis = Literal[
     "kv_heads",
     "head_dim",
     "mlp",
+    "expert",
     "token",
     "row",
     "block",
@@ -38,6 +39,7 @@ class ShardingRules:
     kv_heads: str | None = "tensor"
     head_dim: str | None = None
     mlp: str | None = "tensor"
+    expert: str | None = None
     token: str | None = None
     row: str | None = None
     block: str | None = None

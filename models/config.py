@@ -179,8 +179,75 @@ class MlpConfig:
         return {"MLP dimensions": self.mlp_dim}
 
 
+@dataclass(frozen=True)
+class RoutingConfig:
+    """How a token's experts are chosen and what each of them weighs; models/layers/routing.py
+    computes it. Softmax over the chosen logits only is softmax with is_renormalised.
+    """
+
+    num_experts: int  # E
+    experts_per_token: int  # X
+    scores: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
+    is_renormalised: bool = False  # weights add up to 1, before `scale`
+    min_weight_sum: float = 1e-20  # that they are divided by
+    scale: float = 1.0  # of the weights
+    has_choice_bias: bool = False  # added to the scores for choosing, not to the weights
+    num_groups: int = 1  # of experts; the best are chosen first, then experts among theirs
+    groups_per_token: int = 1
+    group_score: Literal["max", "top2_sum"] = "max"
+    jitter: float = 0.0  # sparsemixer: logits this close to the best share the weight with it
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "num_experts", "experts_per_token", "num_groups", "groups_per_token")
+        if self.num_experts % self.num_groups or self.groups_per_token > self.num_groups:
+            raise ValueError(
+                f"{self.num_experts} experts cannot be chosen from {self.groups_per_token} of "
+                f"{self.num_groups} groups"
+            )
+        offered = self.num_experts // self.num_groups * self.groups_per_token
+        if self.experts_per_token > offered:
+            raise ValueError(
+                f"{self.experts_per_token} experts per token cannot be chosen from {offered}"
+            )
+
+
+@dataclass(frozen=True)
+class MoeConfig:
+    """A mixture of experts: each token goes through a few of many gated MLPs, and perhaps through
+    one that all tokens share.
+    """
+
+    routing: RoutingConfig
+    mlp_dim: int  # F, of one expert
+    name: str = "moe"
+    activation: Activation = "silu"
+    # gpt-oss: gate clamped above, up on both sides, and (up + 1) * gate * sigmoid(1.702 gate) in
+    # place of the activation; 0 = off
+    clamp: float = 0.0
+    has_router_bias: bool = False
+    has_bias: bool = False  # of the experts' projections
+    is_input_weighted: bool = False  # weights multiply what experts read, not their results
+    shared_mlp_dim: int = 0  # of the shared expert, 0 = none; several are one of their joint size
+    is_shared_gated: bool = False  # times sigmoid of a projection to one number
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "mlp_dim")
+
+    @property
+    def shared(self) -> MlpConfig | None:
+        """The shared expert, in the same stack."""
+        if not self.shared_mlp_dim:
+            return None
+        return MlpConfig(self.shared_mlp_dim, self.name, self.activation)
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        sizes = {"MLP dimensions of an expert": self.mlp_dim}
+        return sizes | (self.shared.split_sizes if self.shared else {})
+
+
 MixerConfig = AttentionConfig | LatentConfig
-AnyMlpConfig = MlpConfig
+AnyMlpConfig = MlpConfig | MoeConfig
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from models.config import (
     LatentConfig,
     LayerConfig,
     MlpConfig,
+    MoeConfig,
     Stack,
 )
 from models.inputs import ForwardInput, LayerInput
@@ -30,6 +31,7 @@ from models.layer_pattern import Run, runs
 from models.layers.attention import Attention
 from models.layers.latent import LatentAttention
 from models.layers.mlp import MLP
+from models.layers.moe import MoeMLP
 from models.layers.norm import Norm, norm
 from models.layers.parameter import parameter
 from models.layers.rotary import rotary_angles
@@ -40,7 +42,7 @@ Parameters = dict[str, jax.Array | QTensor]
 
 
 MIXERS = {AttentionConfig: Attention, LatentConfig: LatentAttention}
-MLPS = {MlpConfig: MLP}
+MLPS = {MlpConfig: MLP, MoeConfig: MoeMLP}
 
 
 class Block(nnx.Module):

@@ -5,7 +5,7 @@ that asks for mathematics this project does not compute is refused by name, neve
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from models.config import (
     DecoderConfig,
     LayerConfig,
     MlpConfig,
+    MoeConfig,
     RopeConfig,
     RopeKind,
 )
@@ -57,7 +58,12 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "logit_scale": (1,),
     "num_experts": (0,),
     "num_local_experts": (0,),
+    "n_routed_experts": (0,),
+    "moe_num_experts": (0,),
 }
+
+# Under which the number of experts is given, in the families' different spellings.
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 # Keys of a rotary entry that say nothing about its mathematics.
 INERT_ROPE_KEYS = {
@@ -169,6 +175,8 @@ def decoder_config(
     eps_name: str = "rms_norm_eps",
     attention: Mapping[str, Any] | None = None,
     mlp: Mapping[str, Any] | None = None,
+    moe: MoeConfig | None = None,
+    is_sparse: Sequence[bool] = (),
     **fields: Any,
 ) -> DecoderConfig:
     """The decoder that most families are: one kind of attention and of MLP in every layer.
@@ -176,9 +184,10 @@ def decoder_config(
     `windows` is one sliding window per layer, 0 for the whole context. `understood` names the keys
     of NEUTRAL_VALUES that the family reads itself; every other one must be neutral. `attention`,
     `mlp` and `fields` are what the family sets in AttentionConfig, MlpConfig and DecoderConfig
-    beside or instead of what all families read alike.
+    beside or instead of what all families read alike. `moe` takes the place of the MLP in the
+    layers where `is_sparse`.
     """
-    refuse_unread(config, understood)
+    refuse_unread(config, (*understood, *EXPERT_COUNTS) if moe else understood)
     values: dict[str, Any] = {
         "vocab_size": integer(config, "vocab_size"),
         "embed_dim": integer(config, "hidden_size"),
@@ -190,7 +199,14 @@ def decoder_config(
         "norm_eps": positive(config, eps_name),
         "is_tied": flag(config, "tie_word_embeddings"),
     }
-    return DecoderConfig(**values | fields)
+    values |= fields
+    if moe is not None:
+        values["layers"] = tuple(
+            replace(layer, mlp=moe.name) if sparse else layer
+            for layer, sparse in zip(values["layers"], is_sparse, strict=True)
+        )
+        values["mlps"] = (moe,) if all(is_sparse) else (*values["mlps"], moe)
+    return DecoderConfig(**values)
 
 
 def refuse_unread(config: HFConfig, understood: Collection[str]) -> None:

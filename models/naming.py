@@ -3,7 +3,8 @@ missing or left over.
 
 A family's WEIGHTS maps each of our parameter names to the checkpoint tensor it is made of.
 `{layer}` in the checkpoint name marks a stacked parameter [L, ...]: entry i of the stack comes from
-the tensor with the number of the i-th layer that the stack holds. Reading and placing tensors is
+the tensor with the number of the i-th layer that the stack holds. `{layer}` and `{expert}` together
+mark a parameter [L, E, ...] whose experts are tensors of their own. Reading and placing tensors is
 runtime.checkpoint.load's work, not done here.
 """
 
@@ -25,21 +26,37 @@ Shape = tuple[int, ...]
 class Source:
     """Where a parameter comes from: tensor name pattern, and what to do to each before stacking.
 
-    `transform` takes and returns one numpy array (a view where possible); None = as it is.
+    `transform` is given a tensor as numpy array and the shape that it must become (that of the
+    parameter without its stacked dimensions), and returns that part or form of it, a view where
+    possible; None = as it is.
     `first_row`, for a parameter that is some rows of a fused tensor: the first of them, a function
     of (rows stored, rows of this parameter); None = all rows.
     """
 
     pattern: str
-    transform: Callable[[Any], Any] | None = None
+    transform: Callable[[Any, Shape], Any] | None = None
     first_row: Callable[[int, int], int] | None = None
 
     @property
-    def is_stacked(self) -> bool:
-        return "{layer}" in self.pattern
+    def num_stacked(self) -> int:
+        """Leading dimensions of the parameter that count tensors."""
+        return ("{layer}" in self.pattern) + ("{expert}" in self.pattern)
+
+    def names(self, shape: Shape, layers: Iterable[int]) -> tuple[str, ...]:
+        """The tensors that make up a parameter of this shape, in the order of its leading
+        dimensions.
+        """
+        named = [self.pattern.replace("{layer}", str(layer)) for layer in layers]
+        if "{expert}" not in self.pattern:
+            return tuple(named)
+        return tuple(
+            name.replace("{expert}", str(expert)) for name in named for expert in range(shape[1])
+        )
 
 
-WeightMap = Mapping[str, Source | str]
+# A pattern alone is a Source without more; of several, the first whose tensors are there.
+AnySource = Source | str | tuple[Source | str, ...]
+WeightMap = Mapping[str, AnySource]
 
 
 def fused_qkv(parameter: str, pattern: str) -> dict[str, Source]:
@@ -80,16 +97,20 @@ IGNORABLE = re.compile(
 TIED_LOGITS = "lm_head.weight"  # some files of tied models store the embedding a second time
 
 
-def source(weights: WeightMap, parameter: str) -> Source:
-    """The source of one parameter. KeyError when the family's table has no such parameter."""
+def sources(weights: WeightMap, parameter: str) -> tuple[Source, ...]:
+    """The sources of one parameter, any of which may be there. KeyError when the family's table has
+    no such parameter.
+    """
     entry = weights[parameter]
-    return Source(entry) if isinstance(entry, str) else entry
+    entries = entry if isinstance(entry, tuple) else (entry,)
+    return tuple(Source(one) if isinstance(one, str) else one for one in entries)
 
 
 @dataclass(frozen=True)
 class Match:
     """Which tensors make up each parameter, in layer order, and everything that does not fit."""
 
+    sources: Mapping[str, Source]
     tensors: Mapping[str, tuple[str, ...]]
     problems: tuple[str, ...]
 
@@ -106,23 +127,25 @@ def match(
     Problems are sentences: a missing tensor, a shape that differs, a tensor that nothing uses.
     Tensors of a text decoder within a larger model are found under the names they have alone.
     """
-    matched, problems, used = {}, [], set()
+    found, matched, problems, used = {}, {}, [], set()
     stored = {text_name(name): name for name in tensors}
     parts: dict[str, int] = {}  # fused tensor -> rows of it that parameters take
     for parameter, shape in parameters.items():
-        origin = source(weights, parameter)
-        layers = stacks.get(parameter, range(shape[0])) if origin.is_stacked else (0,)
-        names = tuple(origin.pattern.replace("{layer}", str(layer)) for layer in layers)
-        names = tuple(stored.get(name, name) for name in names)
-        want = shape[1:] if origin.is_stacked else shape
-        matched[parameter] = names
+        offered = []
+        for origin in sources(weights, parameter):
+            layers = stacks.get(parameter, range(shape[0])) if origin.num_stacked else (0,)
+            names = origin.names(shape, layers)
+            offered.append((origin, tuple(stored.get(name, name) for name in names)))
+        origin, names = next((offer for offer in offered if offer[1][0] in tensors), offered[0])
+        want = shape[origin.num_stacked :]
+        found[parameter], matched[parameter] = origin, names
         used.update(names)
         for name in names:
             if name not in tensors:
                 problems.append(f"missing: {name} {list(want)}, for {parameter}")
             elif origin.first_row is not None and tensors[name][1:] == want[1:]:
                 parts[name] = parts.get(name, 0) + want[0]
-            elif (got := _shape_after(origin, tensors[name])) != want:
+            elif (got := _shape_after(origin, tensors[name], want)) != want:
                 problems.append(f"shape: {name} is {list(got)}, the config needs {list(want)}")
     problems += [
         f"shape: {name} has {tensors[name][0]} rows, the config needs {rows}"
@@ -132,15 +155,15 @@ def match(
     if "logits.weight" not in parameters:
         used.add(stored.get(TIED_LOGITS, TIED_LOGITS))
     problems += [f"unused: {name} {list(tensors[name])}" for name in _unknown(tensors, used)]
-    return Match(matched, tuple(problems))
+    return Match(found, matched, tuple(problems))
 
 
 def _unknown(tensors: Iterable[str], used: set[str]) -> list[str]:
     return [name for name in tensors if name not in used and not IGNORABLE.fullmatch(name)]
 
 
-def _shape_after(origin: Source, shape: Shape) -> Shape:
+def _shape_after(origin: Source, shape: Shape, want: Shape) -> Shape:
     """The shape a tensor has after its transform, tried on an array that takes no memory."""
     if origin.transform is None:
         return shape
-    return np.shape(origin.transform(np.broadcast_to(np.float32(0), shape)))
+    return np.shape(origin.transform(np.broadcast_to(np.float32(0), shape), want))

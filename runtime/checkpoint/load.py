@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from models.config import Stack
-from models.naming import Source, WeightMap, match, source
+from models.naming import Match, Source, WeightMap, match
 from pallas_kernels.quant_matmul import QTensor, pack
 from pallas_kernels.quant_matmul.api import Activations
 from runtime.checkpoint.contract import Checkpoint, CheckpointError, TensorInfo
@@ -39,7 +39,7 @@ class _Piece:
     """
 
     tensor: str
-    layer: int
+    index: int  # of the tensor among those of the parameter: layer, or layer * E + expert
     start: int
     stop: int | None  # None = the whole tensor
     first: int
@@ -70,9 +70,10 @@ def load_parameters(
     Raises one CheckpointError that lists everything wrong before any tensor data is read: missing
     tensors, shapes and types that do not fit, tensors that nothing uses.
     """
-    names = _matched(checkpoint, weights, abstract, stacks)
+    found = _matched(checkpoint, weights, abstract, stacks)
+    names = found.tensors
     pieces = {
-        parameter: list(_pieces(checkpoint, source(weights, parameter), group, abstract[parameter]))
+        parameter: list(_pieces(checkpoint, found.sources[parameter], group, abstract[parameter]))
         for parameter, group in names.items()
     }
     total = sum(piece.nbytes for group in pieces.values() for piece in group)
@@ -82,7 +83,7 @@ def load_parameters(
     order = sorted(names, key=lambda name: -prod(abstract[name].shape))
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as threads:
         for parameter in order:
-            want, origin = abstract[parameter], source(weights, parameter)
+            want, origin = abstract[parameter], found.sources[parameter]
             infos = [checkpoint.tensors[name] for name in names[parameter]]
             buffer: _PackedBuffer | _PlainBuffer
             if packed is not None and origin.transform is None and _is_packable(infos):
@@ -107,8 +108,8 @@ def _matched(
     weights: WeightMap,
     abstract: Mapping[str, jax.ShapeDtypeStruct],
     stacks: Mapping[str, Stack],
-) -> Mapping[str, tuple[str, ...]]:
-    """Parameter -> the tensors it is made of, once everything fits."""
+) -> Match:
+    """The tensors that each parameter is made of, once everything fits."""
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
     wanted = {name: want.shape for name, want in abstract.items()}
     found = match(weights, wanted, shapes, stacks)
@@ -123,7 +124,7 @@ def _matched(
             f"{checkpoint.path}: the tensors do not fit the config; use the config that belongs to "
             f"them, or download the model again:\n  {listed}"
         )
-    return found.tensors
+    return found
 
 
 def _is_packable(infos: list[TensorInfo]) -> bool:
@@ -140,13 +141,14 @@ class _PlainBuffer:
 
     def __init__(self, want: jax.ShapeDtypeStruct, origin: Source) -> None:
         self._values = _aligned(want.shape, np.dtype(want.dtype))
+        self._shape = want.shape[origin.num_stacked :]  # that one tensor fills
         self._origin = origin
 
     def fill(self, checkpoint: Checkpoint, piece: _Piece) -> None:
-        target = self._values[piece.layer] if self._origin.is_stacked else self._values
+        target = self._values.reshape(-1, *self._shape)[piece.index, ...]
         values = checkpoint.read(piece.tensor, *piece.stored)
         if self._origin.transform is not None:
-            values = self._origin.transform(values)
+            values = self._origin.transform(values, self._shape)
         with np.errstate(over="ignore"):  # a value beyond the type becomes infinite
             if target.ndim:
                 target[piece.start : piece.stop] = values
@@ -168,7 +170,7 @@ class _PackedBuffer:
 
     def fill(self, checkpoint: Checkpoint, piece: _Piece) -> None:
         rows = checkpoint.read_bytes(piece.tensor, *piece.stored)
-        pack.fill(self._stack, piece.layer, rows, piece.start)
+        pack.fill(self._stack, piece.index, rows, piece.start)
 
     def put(self, sharding: jax.sharding.Sharding | None) -> QTensor:
         if isinstance(sharding, jax.sharding.NamedSharding):
@@ -182,20 +184,20 @@ def _pieces(
     """A transform sees a whole tensor; without one, long tensors are cut into runs of rows, whose
     number is a multiple of what packing interleaves.
     """
-    num_rows = (*want.shape, 1)[1 if origin.is_stacked else 0]  # that the parameter takes
-    for layer, name in enumerate(names):
+    num_rows = (*want.shape, 1)[origin.num_stacked]  # that the parameter takes
+    for index, name in enumerate(names):
         info = checkpoint.tensors[name]
         stored = info.shape[0] if info.shape else 1
         rows = max(PIECE_ELEMENTS * stored // max(prod(info.shape), 1), 1)
         rows = -(-rows // pack.ROWS) * pack.ROWS
         if origin.transform is not None or (origin.first_row is None and rows >= stored):
-            yield _Piece(name, layer, 0, None, 0, info.nbytes)
+            yield _Piece(name, index, 0, None, 0, info.nbytes)
             continue
         first = 0 if origin.first_row is None else origin.first_row(stored, num_rows)
         for start in range(0, num_rows, rows):
             stop = min(start + rows, num_rows)
             nbytes = info.nbytes * stop // stored - info.nbytes * start // stored
-            yield _Piece(name, layer, start, stop, first, nbytes)
+            yield _Piece(name, index, start, stop, first, nbytes)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -5,13 +5,17 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 from golden import NAMES, golden
 
 from models import ARCHITECTURES, family_of
 from models.config import DecoderConfig, LayerConfig, RopeConfig
-from models.naming import source
+from models.decoder import Decoder, DecoderProgram
+from models.naming import match
 from models.text_part import text_config
+from runtime.platform import make_mesh
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -28,6 +32,9 @@ MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "sliding_window": No
 QWEN2 = LLAMA | {"architectures": ["Qwen2ForCausalLM"]}
 QWEN3 = LLAMA | {"architectures": ["Qwen3ForCausalLM"]}
 GEMMA3 = LLAMA | {"architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 7}
+
+
+MESH = make_mesh(jax.devices()[:1])
 
 
 def read(config: dict[str, Any]) -> DecoderConfig:
@@ -49,25 +56,12 @@ def test_both_spellings_give_one_decoder(name: str) -> None:
 def test_weight_table_names_exactly_the_tensors_of_a_checkpoint(name: str) -> None:
     """Oracle: the state dict of transformers' module, listed in the golden."""
     made = golden(name)
-    config, weights = read(made.config), family_of(made.config).WEIGHTS
-    (attention,), (mlp,) = config.mixers, config.mlps
-    absent = {"logits.weight"} if config.is_tied else set()
-    absent |= {
-        parameter
-        for parameter in weights
-        if parameter.endswith(".bias")
-        and not (
-            (attention.has_qkv_bias and parameter.split(".")[2] in ("query", "key", "value"))
-            or (attention.has_output_bias and "attention.output" in parameter)
-            or (mlp.has_bias and ".mlp." in parameter)
-        )
-    }
-    names = {
-        source(weights, parameter).pattern.replace("{layer}", str(layer))
-        for parameter in weights.keys() - absent
-        for layer in range(config.num_layers)
-    }
-    assert names == made.tensors.keys()
+    family = family_of(made.config)
+    decoder = getattr(family, "Decoder", Decoder)
+    program = DecoderProgram(read(made.config), jnp.dtype("float32"), decoder)
+    shapes = {name: value.shape for name, value in program.abstract_parameters(MESH).items()}
+    tensors = {tensor: shape for tensor, (shape, _, _) in made.tensors.items()}
+    assert match(family.WEIGHTS, shapes, tensors, program.stacks).problems == ()
 
 
 def test_llama_defaults_are_those_of_transformers() -> None:

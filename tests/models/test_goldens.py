@@ -34,6 +34,7 @@ TINY = [
     "qwen2",
     "qwen2_swa",
     "qwen3",
+    "qwen3_moe",
     "gemma3_text",
 ]
 GGUF = ["f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]

@@ -1,12 +1,10 @@
 """The completeness check between a family's weight table and a checkpoint's tensors."""
 
-import numpy as np
-
 from models.naming import Source, match
 
 WEIGHTS = {
     "embed.weight": "model.embed_tokens.weight",
-    "layers.up.weight": Source("model.layers.{layer}.up.weight", np.transpose),
+    "layers.up.weight": Source("model.layers.{layer}.up.weight", lambda values, want: values.T),
 }
 PARAMETERS = {"embed.weight": (7, 3), "layers.up.weight": (2, 5, 3)}
 TENSORS = {
@@ -52,3 +50,22 @@ def test_recomputed_buffers_vision_towers_and_tied_logits_may_be_left_over():
         TENSORS | extra,
     )
     assert untied.problems == ("shape: lm_head.weight is [7, 3], the config needs [8, 3]",)
+
+
+def test_experts_are_tensors_of_their_own_or_one_tensor_a_layer():
+    """Oracle: the names written out."""
+    weights = {
+        "layers.up.weight": (
+            "{layer}.experts.{expert}.up",
+            Source("{layer}.experts.up", lambda values, want: values.reshape(want)),
+        )
+    }
+    parameters, stacks = {"layers.up.weight": (2, 2, 5, 3)}, {"layers.up.weight": (1, 3)}
+    apart = {f"{layer}.experts.{expert}.up": (5, 3) for layer in (1, 3) for expert in (0, 1)}
+    together = {"1.experts.up": (2, 15), "3.experts.up": (2, 15)}
+    for tensors in (apart, together):
+        found = match(weights, parameters, tensors, stacks)
+        assert found.problems == () and found.tensors["layers.up.weight"] == tuple(tensors)
+    assert match(weights, parameters, {}, stacks).problems[0] == (
+        "missing: 1.experts.0.up [5, 3], for layers.up.weight"
+    )

@@ -10,12 +10,14 @@ agree.
 import json
 import math
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent))
@@ -88,6 +90,19 @@ SPECS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         dict(head_dim=10),
         dict(layer_types=None),
     ),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        dict(rope_theta=1_000_000.0, rope_type="default"),
+        dict(
+            head_dim=10,
+            num_experts=5,
+            num_experts_per_tok=2,
+            moe_intermediate_size=14,
+            norm_topk_prob=True,
+            mlp_only_layers=[1],
+        ),
+        dict(layer_types=None),
+    ),
     "gemma3_text": (
         "Gemma3ForCausalLM",
         dict(
@@ -125,15 +140,24 @@ def hub_spelling(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     }
 
 
-def recipe(model: torch.nn.Module, is_tied: bool) -> dict[str, tuple[list[int], float, float]]:
+Table = dict[str, tuple[list[int], float, float]]  # tensor -> shape, mean, deviation
+
+
+def stored_shapes(model: Any) -> dict[str, list[int]]:
+    """Every tensor by the name it has in a checkpoint, which need not be the module's."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        stored = load_file(Path(folder) / "model.safetensors")
+    return {name: list(values.shape) for name, values in stored.items()}
+
+
+def recipe(model: Any) -> Table:
     """Shape, mean and deviation of every stored tensor, moved off the values modules start with."""
     is_gemma = model.config.model_type.startswith("gemma")
     table = {}
-    for name, tensor in model.state_dict().items():
-        shape = list(tensor.shape)
+    for name, shape in stored_shapes(model).items():
         if name == "lm_head.weight":
-            if not is_tied:
-                table[name] = (shape, 0.0, round(3 / math.sqrt(shape[-1]), 3))
+            table[name] = (shape, 0.0, round(3 / math.sqrt(shape[-1]), 3))
         elif name == "model.norm.weight" and is_gemma:
             table[name] = (
                 shape,
@@ -151,20 +175,28 @@ def recipe(model: torch.nn.Module, is_tied: bool) -> dict[str, tuple[list[int], 
     return table
 
 
-def fill(
-    model: torch.nn.Module, seed: int, table: dict[str, tuple[list[int], float, float]]
-) -> None:
-    state = {
-        name: torch.from_numpy(draw(seed, name, tuple(shape), mean, deviation))
-        for name, (shape, mean, deviation) in table.items()
-    }
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
-    model.tie_weights()
+def load(class_name: str, config: dict[str, Any], seed: int, table: Table) -> Any:
+    """The module that transformers makes of a checkpoint with this recipe."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        values = {
+            name: draw(seed, name, tuple(shape), *rest) for name, (shape, *rest) in table.items()
+        }
+        save_file(values, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        model, report = getattr(transformers, class_name).from_pretrained(
+            folder,
+            dtype="float32",
+            attn_implementation="eager",
+            experts_implementation="eager",
+            output_loading_info=True,
+        )
+    wrong = {kind: found for kind, found in report.items() if found}
+    assert not wrong, wrong
+    return model.eval()
 
 
 @torch.no_grad()
-def run(model: torch.nn.Module) -> tuple[np.ndarray, list[int], float]:
+def run(model: Any) -> tuple[np.ndarray, list[int], float]:
     """Prompt logits [T, V], greedy token ids, and the smallest gap between the two best logits."""
     prompt = token_ids(PROMPT)
     ids, gap, prompt_logits = list(prompt), math.inf, None
@@ -178,23 +210,17 @@ def run(model: torch.nn.Module) -> tuple[np.ndarray, list[int], float]:
     return prompt_logits.numpy(), ids[len(prompt) :], gap
 
 
-def build(class_name: str, config: dict[str, Any]) -> torch.nn.Module:
-    cls = getattr(transformers, class_name)
-    config = cls.config_class.from_dict(json.loads(json.dumps(config)))
-    return cls._from_config(config, attn_implementation="eager").float().eval()
-
-
 def make(name: str) -> None:
     class_name, rope, keys, hub_changes = SPECS[name]
     cls = getattr(transformers, class_name)
-    model = build(class_name, {**SIZES, **keys, "rope_parameters": rope})
-    config = json.loads(cls.config_class.from_dict(model.config.to_dict()).to_json_string())
+    started = cls(cls.config_class(**{**SIZES, **keys, "rope_parameters": rope}))
+    config = json.loads(cls.config_class.from_dict(started.config.to_dict()).to_json_string())
     config |= {"architectures": [class_name], "dtype": "float32"}
     hub_config = hub_spelling(config, hub_changes)
     hub_config["torch_dtype"] = hub_config.pop("dtype")
-    table = recipe(model, config["tie_word_embeddings"])
+    table = recipe(started)
     for seed in range(100):
-        fill(model, seed, table)
+        model = load(class_name, config, seed, table)
         logits, greedy, gap = run(model)
         has_special = min(greedy) < 2
         if gap >= MIN_GAP and len(set(greedy)) >= MIN_DISTINCT and not has_special:
@@ -202,9 +228,7 @@ def make(name: str) -> None:
     else:
         raise SystemExit(f"{name}: no seed gives well separated greedy tokens")
     for spelling in (config, hub_config):
-        twin = build(class_name, spelling)
-        fill(twin, seed, table)
-        error = np.abs(run(twin)[0] - logits).max()
+        error = np.abs(run(load(class_name, spelling, seed, table))[0] - logits).max()
         assert error == 0, f"{name}: transformers reads the two spellings differently, by {error}"
     (FOLDER / name).mkdir(exist_ok=True)
     np.save(FOLDER / name / "logits.npy", logits[POSITIONS])
@@ -229,5 +253,6 @@ def make(name: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     for chosen in sys.argv[1:] or SPECS:
         make(chosen)

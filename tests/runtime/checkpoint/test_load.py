@@ -25,7 +25,7 @@ WEIGHTS = {
     "embed.weight": "model.embed_tokens.weight",
     "layers.mlp.up.weight": "model.layers.{layer}.mlp.up_proj.weight",
     "layers.mlp.down.weight": Source(
-        "model.layers.{layer}.mlp.up_proj.bias", lambda bias: bias[1:]
+        "model.layers.{layer}.mlp.up_proj.bias", lambda bias, want: bias[-want[0] :]
     ),
     "norm.weight": "model.norm.weight",
     "logits.weight": "lm_head.weight",

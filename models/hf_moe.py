@@ -1,0 +1,121 @@
+"""How Hugging Face spells a mixture of experts: keys of config.json, tensors of its experts.
+
+Family files add these to what models/hf_config.py reads. On disk experts are tensors of their own
+or, in some families, one tensor a layer, whose matrices lie either way round: told by its shape.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from models.config import MoeConfig, RoutingConfig
+from models.hf_config import EXPERT_COUNTS, HFConfig, activation, flag, integer, positive
+from models.naming import Shape, Source
+
+
+def routing_config(config: HFConfig, **fields: Any) -> RoutingConfig:
+    """The keys that most families spell alike; `fields` beside or instead of them."""
+    counts = [name for name in EXPERT_COUNTS if config.get(name) is not None]
+    values: dict[str, Any] = {
+        "num_experts": integer(config, counts[0] if counts else EXPERT_COUNTS[0]),
+        "experts_per_token": integer(config, "num_experts_per_tok"),
+        "is_renormalised": flag(config, "norm_topk_prob"),
+    }
+    return RoutingConfig(**values | fields)
+
+
+def biased_sigmoid_routing(config: HFConfig, **fields: Any) -> RoutingConfig:
+    """DeepSeek-V3's: sigmoid scores, a bias for the choice, experts from the best groups."""
+    values: dict[str, Any] = {
+        "scores": "sigmoid",
+        "has_choice_bias": True,
+        "scale": positive(config, "routed_scaling_factor"),
+        "num_groups": integer(config, "n_group"),
+        "groups_per_token": integer(config, "topk_group"),
+        "group_score": "top2_sum",
+    }
+    return routing_config(config, **values | fields)
+
+
+def moe_config(config: HFConfig, routing: RoutingConfig, **fields: Any) -> MoeConfig:
+    """The experts' size and activation, and how many shared experts there are."""
+    mlp_dim = fields.pop("mlp_dim", None) or integer(config, "moe_intermediate_size")
+    values: dict[str, Any] = {"activation": activation(config, "hidden_act")}
+    if config.get("n_shared_experts"):
+        values["shared_mlp_dim"] = integer(config, "n_shared_experts") * mlp_dim
+    return MoeConfig(routing, mlp_dim, **values | fields)
+
+
+def sparse_layers(config: HFConfig, is_sparse: Callable[[int], bool]) -> tuple[bool, ...]:
+    """Which layers have experts: said by `mlp_layer_types`, in files without by the family's rule
+    `is_sparse(layer)`.
+    """
+    num_layers = integer(config, "num_hidden_layers")
+    kinds = config.get("mlp_layer_types")
+    if kinds is None:
+        return tuple(is_sparse(layer) for layer in range(num_layers))
+    known = isinstance(kinds, list) and all(kind in ("dense", "sparse") for kind in kinds)
+    if not known or len(kinds) != num_layers:
+        raise ValueError(
+            f"config.json: mlp_layer_types must say dense or sparse for each of {num_layers} "
+            f"layers, got {kinds!r}"
+        )
+    return tuple(kind == "sparse" for kind in kinds)
+
+
+def after_dense_layers(config: HFConfig) -> tuple[bool, ...]:
+    """DeepSeek's rule: the first `first_k_dense_replace` layers have no experts."""
+    num_dense = integer({"first_k_dense_replace": 0, **config}, "first_k_dense_replace")
+    return sparse_layers(config, lambda layer: layer >= num_dense)
+
+
+def stepped_layers(config: HFConfig) -> tuple[bool, ...]:
+    """Qwen's rule: every `decoder_sparse_step`-th layer has experts, save `mlp_only_layers`."""
+    step = integer({"decoder_sparse_step": 1, **config}, "decoder_sparse_step")
+    dense = config.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or step <= 0:
+        raise ValueError(
+            "config.json: mlp_only_layers must be a list and decoder_sparse_step positive, got "
+            f"{dense!r}, {step}"
+        )
+    return sparse_layers(config, lambda layer: (layer + 1) % step == 0 and layer not in dense)
+
+
+def expert_weights(
+    mlp: str,
+    projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    router: str = "gate",
+) -> dict[str, Source | str]:
+    """Experts as tensors of their own below `mlp`; names of gate, up and down projection."""
+    table: dict[str, Source | str] = {"layers.moe.router.weight": f"{mlp}.{router}.weight"}
+    for part, name in zip(("gate", "up", "down"), projections, strict=True):
+        table[f"layers.moe.{part}.weight"] = f"{mlp}.experts.{{expert}}.{name}.weight"
+    return table
+
+
+def fused_expert_weights(experts: str, is_paired: bool = False) -> dict[str, Source]:
+    """One tensor a layer for gate and up projections of all experts, one for the down projections.
+
+    Gate and up are two halves of the first; `is_paired`: its even and odd columns.
+    """
+    gate_up, down = f"{experts}.gate_up_proj", f"{experts}.down_proj"
+    return {
+        "layers.moe.gate.weight": Source(gate_up, _part_of_fused(0, is_paired)),
+        "layers.moe.up.weight": Source(gate_up, _part_of_fused(1, is_paired)),
+        "layers.moe.down.weight": Source(down, _outward),
+    }
+
+
+def _part_of_fused(part: int, is_paired: bool) -> Callable[[Any, Shape], Any]:
+    def take(values: Any, want: Shape) -> Any:
+        """Part 0 or 1 of [E, 2F, D] or [E, D, 2F], as [E, F, D]."""
+        num_experts, mlp, embed = want
+        if values.shape != (num_experts, 2 * mlp, embed):
+            values = values.swapaxes(1, 2)
+        return values[:, part::2] if is_paired else values[:, part * mlp : (part + 1) * mlp]
+
+    return take
+
+
+def _outward(values: Any, want: Shape) -> Any:
+    """[E, D, F] or [E, F, D], as [E, D, F]."""
+    return values if values.shape == want else values.swapaxes(1, 2)
