@@ -23,6 +23,8 @@ ARCHITECTURES = {
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3ForConditionalGeneration": "gemma3",
+    "Gemma4ForCausalLM": "gemma4",
+    "Gemma4ForConditionalGeneration": "gemma4",
     "GemmaForCausalLM": "gemma",
     "Glm4ForCausalLM": "glm",
     "GlmForCausalLM": "glm",

@@ -112,6 +112,7 @@ class CacheSpec:
         entries = tuple(
             (mixer.name, _entry(mixer, len(config.stack(mixer.name)), block_size, dtype))
             for mixer in config.mixers
+            if not (isinstance(mixer, AttentionConfig) and mixer.reads)
         )
         return cls(entries, block_size, dtype)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
-RopeKind = Literal["none", "default", "linear", "llama3", "yarn"]
+RopeKind = Literal["none", "default", "linear", "proportional", "llama3", "yarn"]
 
 # rms: over the root mean square, times the weight; rms_offset: times (1 + weight) (Gemma);
 # layer: LayerNorm, the mean subtracted, times the weight; layer_biased: plus a bias.
@@ -45,6 +45,7 @@ class RopeConfig:
     # pairs are neighbours (2i, 2i + 1) and not the halves (i, i + dim / 2)
     is_interleaved: bool = False
     factor: float = 1.0
+    num_turning: int = 0  # proportional: of the pairs, the first that turn; the others stand still
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     original_max_positions: int = 0  # llama3, yarn; tokens
@@ -96,6 +97,10 @@ class AttentionConfig:
     has_qkv_bias: bool = False
     has_output_bias: bool = False
     qk_norm: QkNorm = "none"
+    has_value_norm: bool = False  # RMSNorm per head on values, without a weight
+    is_value_key: bool = False  # values are the keys' projection, before their norm and rotation
+    # The mixer whose last layer's keys and values this one attends to, having none of its own.
+    reads: str = ""
     query_growth: QueryGrowth | None = None
 
     def __post_init__(self) -> None:
@@ -281,6 +286,10 @@ class DecoderConfig:
     residual_scale: float = 1.0  # of each branch before it is added
     is_tied: bool = False  # logits use the embedding table
     embed_scale: float = 1.0
+    # A second embedding: a vector of this size for each layer, added in a gated branch of its own
+    # (Gemma 3n, 4); 0 = none.
+    per_layer_dim: int = 0
+    per_layer_vocab_size: int = 0  # tokens it has; the others read those of token 0
     has_logit_bias: bool = False
     logit_scale: float = 1.0
     logit_softcap: float = 0.0  # 0 = off
@@ -317,12 +326,29 @@ class DecoderConfig:
                 )
 
         for mixer in self.mixers:
+            if isinstance(mixer, AttentionConfig) and mixer.reads:
+                self._check_source(mixer)
             shapes = {(rope.dim, rope.is_interleaved) for rope in self.ropes_of(mixer.name)}
             if len(shapes) > 1 or max(shapes)[0] > mixer.head_dim:
                 raise ValueError(
                     f"rotary embeddings of the layers with {mixer.name} must turn the same "
                     f"dimensions of its head_dim={mixer.head_dim}, got {sorted(shapes)}"
                 )
+
+    def _check_source(self, reader: AttentionConfig) -> None:
+        """The cache that a mixer reads is written by an earlier layer, in the shape it expects."""
+        sources = [mixer for mixer in self.mixers if mixer.name == reader.reads]
+        if (
+            len(sources) != 1
+            or not isinstance(sources[0], AttentionConfig)
+            or (sources[0].num_kv_heads, sources[0].head_dim, sources[0].reads)
+            != (reader.num_kv_heads, reader.head_dim, "")
+            or max(self.stack(reader.reads)) > min(self.stack(reader.name))
+        ):
+            raise ValueError(
+                f"{reader.name} reads the keys and values of {reader.reads!r}, which must be a "
+                "mixer of earlier layers with as many key heads of the same size"
+            )
 
     @property
     def num_layers(self) -> int:

@@ -34,8 +34,10 @@ from models.layers.mlp import MLP
 from models.layers.moe import MoeMLP
 from models.layers.norm import Norm, norm
 from models.layers.parameter import parameter
+from models.layers.per_layer import PerLayerInputs
 from models.layers.rotary import rotary_angles
-from models.weight import QTensor, einsum, take
+from models.layers.table import Table
+from models.weight import QTensor, einsum
 
 # Dotted name -> values, stacked over layers under "layers."
 Parameters = dict[str, jax.Array | QTensor]
@@ -107,6 +109,7 @@ class Decoder(nnx.Module):
         self.config = config
         self.dtype = jnp.dtype(dtype)
         self.embed = Table(config.vocab_size, config.embed_dim, dtype)
+        self.per_layer = PerLayerInputs(config, dtype) if config.per_layer_dim else None
         self.layers = self.block_class(config, dtype)
         self.norm = norm(config.norm, None, config.embed_dim, eps=config.norm_eps, dtype=dtype)
         self.logits_table = (
@@ -125,7 +128,7 @@ class Decoder(nnx.Module):
 
     def embedded(self, inputs: ForwardInput) -> jax.Array:
         """What the first layer reads, [T, D]."""
-        x = take(self.embed.weight.get_value(), inputs.token_ids, self.dtype)
+        x = self.embed.rows(inputs.token_ids, self.dtype)
         if self.config.embed_scale != 1.0:
             x = x * jnp.asarray(
                 self.config.embed_scale, self.dtype
@@ -137,7 +140,7 @@ class Decoder(nnx.Module):
     ) -> tuple[jax.Array, Cache]:
         """x after all layers, one scan for each run of the layer pattern."""
         config = self.config
-        pattern = LayerPattern(config, inputs)
+        pattern = LayerPattern(config, inputs, self.per_layer_inputs(x, inputs))
 
         for run in runs([(layer.mixer, layer.mlp) for layer in config.layers]):
 
@@ -155,6 +158,10 @@ class Decoder(nnx.Module):
                 starts = run.start + run.period * jnp.arange(run.repeats, dtype=jnp.int32)
                 (x, cache), _ = lax.scan(body, (x, cache), starts)
         return x, cache
+
+    def per_layer_inputs(self, x: jax.Array, inputs: ForwardInput) -> jax.Array | None:
+        """What the tokens give to each layer, [L, T, P], from what the first one reads."""
+        return None if self.per_layer is None else self.per_layer(x, inputs.token_ids)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 [R, V] from hidden states [R, D]."""
@@ -177,8 +184,11 @@ class Decoder(nnx.Module):
 class LayerPattern:
     """The layer pattern as arrays, and the rotation of a step's positions by every rope."""
 
-    def __init__(self, config: DecoderConfig, inputs: ForwardInput) -> None:
+    def __init__(
+        self, config: DecoderConfig, inputs: ForwardInput, per_layer: jax.Array | None = None
+    ) -> None:
         self._inputs = inputs
+        self._per_layer = per_layer
         self._windows = _constant([layer.window for layer in config.layers])
         self._mixers = _constant(
             [config.stack(layer.mixer).index(i) for i, layer in enumerate(config.layers)]
@@ -208,20 +218,12 @@ class LayerPattern:
             mlp=self._mlps[layer],
             window=self._windows[layer],
             rotation=(cos[rope], sin[rope]),
+            per_layer=None if self._per_layer is None else self._per_layer[layer],
         )
 
 
 def _constant(values: list[int]) -> jax.Array:
     return jnp.asarray(np.array(values, np.int32))
-
-
-class Table(nnx.Module):
-    """A vector per vocabulary entry: the input embedding, or the output projection of an untied
-    model.
-    """
-
-    def __init__(self, vocab_size: int, embed_dim: int, dtype: jnp.dtype) -> None:
-        self.weight = parameter((vocab_size, embed_dim), ("vocab", "embed"), dtype)
 
 
 def _name(path: tuple) -> str:

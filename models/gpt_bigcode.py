@@ -11,8 +11,8 @@ from models import decoder
 from models.config import DecoderConfig, RopeConfig
 from models.hf_config import HFConfig, decoder_config, flag, integer, layer_windows
 from models.inputs import ForwardInput
+from models.layers.table import Table
 from models.naming import WeightMap, fused_qkv
-from models.weight import take
 
 # Hugging Face's word -> GPT-2's.
 KEYS = {
@@ -64,11 +64,10 @@ class Decoder(decoder.Decoder):
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
         super().__init__(config, dtype)
-        self.positions = decoder.Table(config.max_positions, config.embed_dim, dtype)
+        self.positions = Table(config.max_positions, config.embed_dim, dtype)
 
     def embedded(self, inputs: ForwardInput) -> jax.Array:
-        table = self.positions.weight.get_value()
-        return super().embedded(inputs) + take(table, inputs.positions, self.dtype)
+        return super().embedded(inputs) + self.positions.rows(inputs.positions, self.dtype)
 
 
 _LAYER = "transformer.h.{layer}."

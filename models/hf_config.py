@@ -79,6 +79,7 @@ INERT_ROPE_KEYS = {
 ROPE_KEYS: dict[RopeKind, set[str]] = {
     "default": INERT_ROPE_KEYS,
     "linear": INERT_ROPE_KEYS | {"factor"},
+    "proportional": INERT_ROPE_KEYS | {"factor"},
     "llama3": INERT_ROPE_KEYS | {"factor", "low_freq_factor", "high_freq_factor"},
     "yarn": INERT_ROPE_KEYS
     | {
@@ -168,7 +169,7 @@ def activation(config: HFConfig, name: str) -> Activation:
 def decoder_config(
     config: HFConfig,
     windows: tuple[int, ...],
-    rope: RopeConfig,
+    rope: RopeConfig | None = None,
     *,
     understood: Collection[str] = (),
     activation_name: str = "hidden_act",
@@ -194,7 +195,7 @@ def decoder_config(
         "layers": tuple(LayerConfig(window=window) for window in windows),
         "mixers": (attention_config(config, **(attention or {})),),
         "mlps": (mlp_config(config, activation_name, **(mlp or {})),),
-        "ropes": (rope,),
+        "ropes": (rope,) if rope else (),
         "max_positions": integer(config, "max_position_embeddings"),
         "norm_eps": positive(config, eps_name),
         "is_tied": flag(config, "tie_word_embeddings"),
@@ -396,6 +397,9 @@ def rope_entry(
     if (share := positive({"partial_rotary_factor": part}, "partial_rotary_factor")) > 1:
         raise ValueError(f"config.json: partial_rotary_factor must be at most 1, got {part!r}")
     fields: dict[str, Any] = {"dim": int(head_dim(config) * share)}
+    if kind == "proportional":  # the frequencies of a whole head, of which the first turn
+        fields = {"dim": head_dim(config), "num_turning": int(share * head_dim(config) // 2)}
+        entry.setdefault("factor", 1.0)
     if kind in ("llama3", "yarn"):
         entry.setdefault(
             "original_max_position_embeddings", integer(config, "max_position_embeddings")

@@ -5,6 +5,8 @@ for are not looked at.
 """
 
 # What all families share. Norms of the branches differ: one of the tables below, or the family's.
+from collections.abc import Mapping
+
 COMMON_WEIGHTS = {
     "embed.weight": "model.embed_tokens.weight",
     "layers.attention_norm.weight": "model.layers.{layer}.input_layernorm.weight",
@@ -39,8 +41,28 @@ QK_NORM_WEIGHTS = {
     "layers.attention.query_norm.weight": "model.layers.{layer}.self_attn.q_norm.weight",
     "layers.attention.key_norm.weight": "model.layers.{layer}.self_attn.k_norm.weight",
 }
+# The second embedding, one vector per layer (Gemma 3n, 4).
+PER_LAYER_WEIGHTS = {
+    "per_layer.embed.weight": "model.embed_tokens_per_layer.weight",
+    "per_layer.projection": "model.per_layer_model_projection.weight",
+    "per_layer.norm.weight": "model.per_layer_projection_norm.weight",
+    "layers.per_layer.gate.weight": "model.layers.{layer}.per_layer_input_gate.weight",
+    "layers.per_layer.projection.weight": "model.layers.{layer}.per_layer_projection.weight",
+    "layers.per_layer.norm.weight": "model.layers.{layer}.post_per_layer_input_norm.weight",
+}
 LAYER_NORM_BIASES = {
     "layers.attention_norm.bias": "model.layers.{layer}.input_layernorm.bias",
     "layers.mlp_norm.bias": "model.layers.{layer}.post_attention_layernorm.bias",
     "norm.bias": "model.norm.bias",
 }
+
+
+def of_part(name: str, part: str, weights: Mapping[str, str]) -> dict[str, str]:
+    """The entries of `part` ("attention", "mlp") for another mixer or MLP, called `name`, that a
+    checkpoint names alike.
+    """
+    return {
+        parameter.replace(f"layers.{part}.", f"layers.{name}.", 1): pattern
+        for parameter, pattern in weights.items()
+        if parameter.startswith(f"layers.{part}.")
+    }

@@ -29,3 +29,4 @@ class LayerInput:
     mlp: jax.Array  # int32 scalar, index in the stack of the layer's MLP
     window: jax.Array  # int32 scalar, sliding window in tokens; 0 = whole context
     rotation: tuple[jax.Array, jax.Array]  # cos and sin, float32 [T, dim / 2] of the layer's rope
+    per_layer: jax.Array | None = None  # [T, per_layer_dim], what the tokens add to this layer

@@ -1,6 +1,7 @@
 """Grouped-query attention over the paged cache (GQA, arXiv:2305.13245)."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,11 @@ from models.cache import KV_SPEC, Cache
 from models.config import AttentionConfig, DecoderConfig, QueryGrowth
 from models.inputs import LayerInput
 from models.layers.linear import Linear
-from models.layers.norm import Norm, norm
+from models.layers.norm import Norm, norm, root_mean_square_normed
 from models.layers.rotary import apply_rotary
 from pallas_kernels.paged_attention import paged_attention
+
+NOWHERE = jnp.iinfo(jnp.int32).max  # a slot past every cache
 
 
 class Attention(nnx.Module):
@@ -27,8 +30,10 @@ class Attention(nnx.Module):
         kv_size = config.num_kv_heads * config.head_dim
         inward = {"has_bias": config.has_qkv_bias, "dtype": dtype}
         self.query = Linear(stack, (query_size, embed), ("heads", "embed"), **inward)
-        self.key = Linear(stack, (kv_size, embed), ("kv_heads", "embed"), **inward)
-        self.value = Linear(stack, (kv_size, embed), ("kv_heads", "embed"), **inward)
+        has_key, has_value = not config.reads, not (config.reads or config.is_value_key)
+        kv = functools.partial(Linear, stack, (kv_size, embed), ("kv_heads", "embed"), **inward)
+        self.key = kv() if has_key else None
+        self.value = kv() if has_value else None
         self.output = Linear(
             stack,
             (embed, query_size),
@@ -37,17 +42,27 @@ class Attention(nnx.Module):
             dtype=dtype,
         )
         self.query_norm = _head_norm(decoder, config, config.num_heads, "heads", dtype)
-        self.key_norm = _head_norm(decoder, config, config.num_kv_heads, "kv_heads", dtype)
+        self.key_norm = (
+            _head_norm(decoder, config, config.num_kv_heads, "kv_heads", dtype) if has_key else None
+        )
+        self.norm_eps = decoder.norm_eps
+        self.source_layers = len(decoder.stack(config.reads or config.name))
         self.config = config
         self.is_interleaved = decoder.ropes_of(config.name)[0].is_interleaved
 
     def __call__(self, x: jax.Array, at: LayerInput, cache: Cache) -> tuple[jax.Array, Cache]:
         """x [T, D]; the cache with this step's keys and values in the mixer's own entry."""
         config = self.config
+        rotate = functools.partial(apply_rotary, is_interleaved=self.is_interleaved)
         q = self._normed_heads(self.query(x, at.mixer), self.query_norm, at, "heads")
-        k = self._normed_heads(self.key(x, at.mixer), self.key_norm, at, "kv_heads")
-        v = self._heads(self.value(x, at.mixer), "kv_heads")
-        q, k = (apply_rotary(x, *at.rotation, is_interleaved=self.is_interleaved) for x in (q, k))
+        q = rotate(q, *at.rotation)
+        k = v = None
+        if self.key is not None:
+            key = self.key(x, at.mixer)
+            v = self._heads(key if self.value is None else self.value(x, at.mixer), "kv_heads")
+            k = rotate(self._normed_heads(key, self.key_norm, at, "kv_heads"), *at.rotation)
+            if config.has_value_norm:
+                v = root_mean_square_normed(v, self.norm_eps).astype(v.dtype)
         if config.query_growth is not None:
             growth = query_growth(config.query_growth, at.step.positions)
             q = (q * growth[:, None, None]).astype(q.dtype)
@@ -59,6 +74,9 @@ class Attention(nnx.Module):
             check_vma=False,
         )
         def attend(q, k, v, cache, layer, window, batch):
+            if k is None:
+                k = v = jnp.zeros((q.shape[0], *cache.k.shape[-2:]), q.dtype)
+                batch = replace(batch, slot_mapping=jnp.full_like(batch.slot_mapping, NOWHERE))
             return paged_attention(
                 q,
                 k,
@@ -71,9 +89,11 @@ class Attention(nnx.Module):
                 softcap=config.softcap,
             )
 
-        out, own = attend(q, k, v, cache[config.name], at.mixer, at.window, at.step.attention)
+        name = config.reads or config.name
+        layer = jnp.int32(self.source_layers - 1) if config.reads else at.mixer
+        out, own = attend(q, k, v, cache[name], layer, at.window, at.step.attention)
         out = jnp.reshape(out, (out.shape[0], -1), out_sharding=spec("token", "heads"))
-        return self.output(out, at.mixer), cache | {config.name: own}
+        return self.output(out, at.mixer), cache | {name: own}
 
     def _normed_heads(
         self, x: jax.Array, norm: Norm | None, at: LayerInput, axis: Axis

@@ -22,11 +22,16 @@ def rms_norm(x: jax.Array, gain: jax.Array, eps: float, *, is_offset: bool) -> j
     Offset (Gemma): times (1 + gain), multiplied in float32 and cast last. Otherwise (Llama): cast
     to x's dtype, then multiplied.
     """
-    values = x.astype(jnp.float32)
-    normed = values * lax.rsqrt(jnp.mean(values * values, -1, keepdims=True) + eps)
+    normed = root_mean_square_normed(x, eps)
     if is_offset:
         return (normed * (1.0 + gain.astype(jnp.float32))).astype(x.dtype)
     return normed.astype(x.dtype) * gain.astype(x.dtype)
+
+
+def root_mean_square_normed(x: jax.Array, eps: float) -> jax.Array:
+    """x [..., D] over its root mean square, float32."""
+    values = x.astype(jnp.float32)
+    return values * lax.rsqrt(jnp.mean(values * values, -1, keepdims=True) + eps)
 
 
 def layer_norm(x: jax.Array, gain: jax.Array, bias: jax.Array | None, eps: float) -> jax.Array:

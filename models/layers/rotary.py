@@ -27,6 +27,9 @@ def rotary_frequencies(rope: RopeConfig) -> tuple[np.ndarray, float]:
     if rope.kind == "linear":
         # Position interpolation (arXiv:2306.15595, section 2.3); slower angles = shorter positions
         return frequencies / np.float32(rope.factor), 1.0
+    if rope.kind == "proportional":
+        turning = np.arange(rope.dim // 2) < rope.num_turning
+        return np.where(turning, frequencies, 0).astype(np.float32) / np.float32(rope.factor), 1.0
     if rope.kind == "llama3":
         return _llama3(rope, frequencies), 1.0
     if rope.kind == "yarn":
