@@ -50,7 +50,7 @@ class Admission:
         record: RequestRecord = scope["state"]["record"]
         refused = self._refusal(record.client)
         if refused is not None:
-            await refused.response()(scope, receive, send)
+            await refused(scope, receive, send)
             return
         self._open[record.client] += 1
         try:

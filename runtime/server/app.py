@@ -12,6 +12,7 @@ from runtime.engine.async_engine import AsyncEngine
 from runtime.metrics import Metrics
 from runtime.reply.formats import ReplyFormat
 from runtime.server.admission import Admission
+from runtime.server.anthropic_messages import AnthropicMessages
 from runtime.server.auth import KeyCheck
 from runtime.server.call import Service
 from runtime.server.chat_completions import ChatCompletions
@@ -23,6 +24,7 @@ from runtime.server.keys import ApiKeys
 from runtime.server.models_route import Models
 from runtime.server.openapi import OpenApi
 from runtime.server.request_log import RequestLog
+from runtime.server.responses import Responses
 from runtime.server.status_route import Status
 from runtime.server.tokens_route import Tokens
 
@@ -34,7 +36,15 @@ def build_app(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> Starl
         engine.chat_template, config.tool_call_parser, config.reasoning_parser
     )
     service = Service(engine, metrics, reply_format, has_strict_fields=config.strict_fields)
-    route_classes = (Status, Models, ChatCompletions, Completions, Tokens)
+    route_classes = (
+        Status,
+        Models,
+        ChatCompletions,
+        Completions,
+        Responses,
+        AnthropicMessages,
+        Tokens,
+    )
     endpoints = [endpoint for routes in route_classes for endpoint in routes(service).endpoints]
     endpoints += OpenApi(service, endpoints, has_key=len(keys) > 0).endpoints
     app = Starlette(

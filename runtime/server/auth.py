@@ -41,7 +41,7 @@ class KeyCheck:
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-        await refused.response()(scope, receive, send)
+        await refused(scope, receive, send)
 
 
 def _sent_key(scope: Scope) -> bytes:

@@ -44,7 +44,7 @@ class Service:
         """Read and check the body of a request. Raises ApiError."""
         fields = Fields(await read_body(http_request))
         record = record_of(http_request)
-        record.request_id = f"{id_prefix}-{uuid.uuid4().hex}"
+        record.request_id = f"{id_prefix}{uuid.uuid4().hex}"
         body = self.read(fields, read)
         unknown = fields.unknown()
         if unknown and self.has_strict_fields:

@@ -93,7 +93,7 @@ class ChatCompletions:
 
     async def answer(self, http_request: HttpRequest) -> Response:
         """The assistant's next message in a conversation."""
-        call = await self._service.call(http_request, "chatcmpl", self.read)
+        call = await self._service.call(http_request, "chatcmpl-", self.read)
         body = call.body
         prepared = await prepare_chat(self._service, body.prompt, body.options.params)
         request = Request(

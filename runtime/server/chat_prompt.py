@@ -121,11 +121,16 @@ def read_chat_prompt(fields: Fields) -> ChatPrompt:
 
 
 def _read_thinking(fields: Fields) -> dict[str, Any]:
-    """The options by which chat templates switch reasoning on, off or to a degree."""
-    options: dict[str, Any] = {}
     effort = fields.string("reasoning_effort")
-    if effort is not None:
-        options["reasoning_effort"] = effort
-    if effort == "none" or fields.any("enable_thinking") is not None:
-        options["enable_thinking"] = fields.boolean("enable_thinking", effort != "none")
+    options = thinking_options(effort)
+    if fields.any("enable_thinking") is not None:
+        options["enable_thinking"] = fields.boolean("enable_thinking")
     return options
+
+
+def thinking_options(effort: str | None) -> dict[str, Any]:
+    """The options by which chat templates switch reasoning on, off or to a degree."""
+    if effort is None:
+        return {}
+    off = {"enable_thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort} | off

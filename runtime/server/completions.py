@@ -167,7 +167,7 @@ class Completions:
 
     async def answer(self, http_request: HttpRequest) -> Response:
         """How texts or token ids go on."""
-        call = await self._service.call(http_request, "cmpl", self.read)
+        call = await self._service.call(http_request, "cmpl-", self.read)
         body = call.body
         requests = []
         for index, prompt in enumerate(body.prompts):

@@ -8,7 +8,6 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runtime.server.errors import ApiError
-from runtime.server.json_text import json_bytes
 
 
 class Deadline:
@@ -43,9 +42,9 @@ class Deadline:
                 code="request_timeout",
             )
             if start is None:
-                await refused.response()(scope, receive, send)
+                await refused(scope, receive, send)
             elif not is_over and _is_event_stream(start):
-                event = b"data: " + json_bytes(refused.body) + b"\n\n"
+                event = refused.event(scope["path"])
                 await send({"type": "http.response.body", "body": event, "more_body": False})
 
 

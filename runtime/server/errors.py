@@ -1,5 +1,5 @@
 """Errors as a client sees them: OpenAI's body `{"error": {message, type, param, code}}` with the
-right HTTP status.
+right HTTP status, and Anthropic's body on Anthropic's routes.
 
 Every exception that leaves a route becomes one of these; an exception without a translation is
 logged here and answered with a bare 500, so no stack trace ever reaches a client.
@@ -18,6 +18,7 @@ from runtime.chat import ChatTemplateError
 from runtime.engine.request import EngineDeadError
 from runtime.engine.sampling_params import ParameterError
 from runtime.server.json_response import JsonResponse
+from runtime.server.json_text import json_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,21 @@ _TYPES = {
 }
 
 
+_ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
 class ApiError(Exception):
-    """An answer with a 4xx or 5xx status. `param` names the field of the body, `code` is for
-    programs.
+    """An answer with a 4xx or 5xx status, itself an ASGI application that gives it. `param` names
+    the field of the body, `code` is for programs.
     """
 
     def __init__(
@@ -53,15 +66,28 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers
 
-    @property
-    def body(self) -> dict[str, Any]:
+    def body(self, path: str) -> dict[str, Any]:
+        """The body of the answer in the shape of the API that the path belongs to."""
+        if path.startswith(_ANTHROPIC_PATH):
+            kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
+            is_named = self.param is None or self.param in self.message
+            message = self.message if is_named else f"{self.param}: {self.message}"
+            return {"type": "error", "error": {"type": kind, "message": message}}
         kind = _TYPES.get(self.status, _TYPES[400])
         return {
             "error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         }
 
-    def response(self) -> Response:
-        return JsonResponse(self.body, self.status, self.headers)
+    def event(self, path: str) -> bytes:
+        """The error as the last event of a stream."""
+        name = b"event: error\n" if path.startswith(_ANTHROPIC_PATH) else b""
+        return name + b"data: " + json_bytes(self.body(path)) + b"\n\n"
+
+    def response(self, path: str) -> Response:
+        return JsonResponse(self.body(path), self.status, self.headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.response(scope["path"])(scope, receive, send)
 
 
 def bad_request(param: str | None, message: str, code: str | None = None) -> ApiError:
@@ -105,7 +131,7 @@ async def routing_error(request: HttpRequest, error: Exception) -> Response:
         refused = ApiError(
             405, f"method not allowed: {path}", code="method_not_allowed", headers=refused.headers
         )
-    return refused.response()
+    return refused.response(request.url.path)
 
 
 class ErrorBoundary:
@@ -129,4 +155,4 @@ class ErrorBoundary:
         except Exception as error:
             refused = api_error(error)
             if not is_started:
-                await refused.response()(scope, receive, send)
+                await refused(scope, receive, send)

@@ -47,7 +47,7 @@ class Fields:
     def __init__(
         self, values: dict[str, Any], path: str = "", notes: FieldNotes | None = None
     ) -> None:
-        self._values = values
+        self.values = values
         self.path = path
         self.notes = FieldNotes() if notes is None else notes
 
@@ -56,11 +56,11 @@ class Fields:
 
     def wrong(self, field: str, expected: str) -> ApiError:
         """The error for a field of the wrong type or shape."""
-        if self._values.get(field) is None:
+        if self.values.get(field) is None:
             return bad_request(
                 self.name(field), f"{self.name(field)} is missing; expected {expected}"
             )
-        got = type_name(self._values[field])
+        got = type_name(self.values[field])
         return bad_request(self.name(field), f"{self.name(field)} must be {expected}, got {got}")
 
     def any(self, field: str, *schemas: Schema, is_required: bool = False) -> Any:
@@ -69,7 +69,7 @@ class Fields:
 
     def _ask(self, field: str, *schemas: Schema | Nested, is_required: bool = False) -> Any:
         self.notes.add(field, *schemas, is_required=is_required)
-        return self._values.get(field)
+        return self.values.get(field)
 
     def string(self, field: str, choices: Sequence[str] = ()) -> str | None:
         value = self._ask(field, _string(choices))
@@ -207,4 +207,4 @@ class Fields:
 
     def unknown(self) -> list[str]:
         """Names of the fields that no reader asked for."""
-        return sorted(self._values.keys() - self.notes.schemas.keys())
+        return sorted(self.values.keys() - self.notes.schemas.keys())

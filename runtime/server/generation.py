@@ -33,6 +33,7 @@ def fit_context(
     *,
     prompt_name: str,
     is_explicit: bool,
+    max_tokens_name: str = "max_tokens",
 ) -> SamplingParams:
     """Params whose max_tokens fits behind the prompt. A limit that the client set is never changed,
     only refused.
@@ -51,9 +52,9 @@ def fit_context(
     if params.max_tokens is None or (not is_explicit and params.max_tokens > room):
         return replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
     if params.max_tokens > room:
-        asked = f"{num_prompt_tokens} prompt tokens + max_tokens={params.max_tokens} are more"
-        message = f"{limit}, and {asked}; use max_tokens of at most {room}"
-        raise bad_request("max_tokens", message, "context_length_exceeded")
+        asked = f"{num_prompt_tokens} prompt tokens + {max_tokens_name}={params.max_tokens}"
+        message = f"{limit}, and {asked} are more; use {max_tokens_name} of at most {room}"
+        raise bad_request(max_tokens_name, message, "context_length_exceeded")
     return params
 
 

@@ -32,18 +32,25 @@ def _read_message(fields: Fields) -> dict[str, Any]:
     }
     if calls:
         rendered["tool_calls"] = calls
-    if role == "assistant" and (reasoning := _read_reasoning(fields)) is not None:
-        rendered |= {"reasoning_content": reasoning, "reasoning": reasoning}
+    if role == "assistant":
+        rendered |= _read_reasoning(fields)
     for name in ("name", "tool_call_id"):
         if (value := fields.string(name)) is not None:
             rendered[name] = value
     return rendered
 
 
-def _read_reasoning(fields: Fields) -> str | None:
-    """Of an earlier turn, by either of its names; templates know it by one or the other."""
+def _read_reasoning(fields: Fields) -> dict[str, str]:
+    """Of an earlier turn, by either of its names."""
     texts = [fields.string(name) for name in ("reasoning_content", "reasoning")]
-    return next((text for text in texts if text is not None), None)
+    return next((reasoning(text) for text in texts if text is not None), {})
+
+
+def reasoning(text: str) -> dict[str, str]:
+    """What an assistant's message holds besides its content; templates know it by one name or the
+    other.
+    """
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _read_content(fields: Fields, *, is_optional: bool) -> str | list[dict[str, str]]:
@@ -74,16 +81,20 @@ def _read_tool_calls(fields: Fields) -> list[dict[str, Any]]:
 
 def _read_tool_call(call: Fields) -> dict[str, Any]:
     fields = call.required_child("function")
-    name, arguments = fields.text("name"), fields.string("arguments")
+    name = fields.text("name")
     if not name:
         raise fields.wrong("name", "a function's name")
-    try:
-        parsed = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        raise bad_request(
-            fields.name("arguments"), f"{fields.name('arguments')} is not JSON text"
-        ) from None
-    rendered = {"type": "function", "function": {"name": name, "arguments": parsed}}
+    function = {"name": name, "arguments": read_arguments(fields)}
+    rendered: dict[str, Any] = {"type": "function", "function": function}
     if (call_id := call.string("id")) is not None:
         rendered["id"] = call_id
     return rendered
+
+
+def read_arguments(fields: Fields) -> Any:
+    """The arguments of an earlier call, which come as JSON text."""
+    try:
+        return json.loads(fields.string("arguments") or "{}")
+    except (ValueError, RecursionError):
+        name = fields.name("arguments")
+        raise bad_request(name, f"{name} is not JSON text") from None

@@ -45,6 +45,14 @@ CHAT_OPTIONS = _BOTH | {
     "documents": _is_set,
     "chat_template": _is_set,
 }
+_ONE_REPLY = {
+    "n": lambda value: value not in (None, 1),
+    "best_of": lambda value: value not in (None, 1),
+    "prompt_logprobs": lambda value: value is not None,
+    "stream_options": _is_set,
+}
+RESPONSE_OPTIONS = _BOTH | _ONE_REPLY | {"prompt": _is_set, "conversation": _is_set}
+MESSAGE_OPTIONS = _BOTH | _ONE_REPLY | {"mcp_servers": _is_set, "container": _is_set}
 
 
 def refuse_unsupported(fields: Fields, options: dict[str, Callable[[Any], bool]]) -> None:

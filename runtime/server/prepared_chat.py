@@ -26,16 +26,28 @@ class PreparedChat:
 
 
 async def prepare_chat(
-    service: Service, prompt: ChatPrompt, params: SamplingParams
+    service: Service,
+    prompt: ChatPrompt,
+    params: SamplingParams,
+    *,
+    prompt_name: str = "messages",
+    max_tokens_name: str = "max_tokens",
 ) -> PreparedChat:
-    """Raises ApiError and ChatTemplateError for what cannot be run."""
+    """Raises ApiError and ChatTemplateError for what cannot be run; the names are those of the
+    fields that a client knows.
+    """
     if prompt.tools.must_call:
         raise unsupported("tool_choice")
     engine, reply_format = service.engine, service.reply_format
     token_ids = await prompt.token_ids(engine)
     tools = prompt.tools.callable
     params = fit_context(
-        params, len(token_ids), engine.max_model_len, prompt_name="messages", is_explicit=True
+        params,
+        len(token_ids),
+        engine.max_model_len,
+        prompt_name=prompt_name,
+        is_explicit=True,
+        max_tokens_name=max_tokens_name,
     )
     shown = reply_format.shown_ids(engine.tokenizer, has_tools=bool(tools))
     prompt_end = engine.tokenizer.decode(token_ids[-_NUM_END_TOKENS:], skip_special_tokens=False)

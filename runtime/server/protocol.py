@@ -52,6 +52,7 @@ def read_options(
     max_tokens_name: str = "max_tokens",
     logprobs: int | None,
     logprobs_name: str = "logprobs",
+    stop_name: str = "stop",
 ) -> GenerationOptions:
     """Read the shared options; `max_tokens` and `logprobs` differ by route and come from the
     caller.
@@ -70,11 +71,10 @@ def read_options(
     for name in ("ignore_eos", "include_stop_str_in_output"):
         params[name] = fields.boolean(name)
     params["skip_special_tokens"] = fields.boolean("skip_special_tokens", True)
-    params["stop"] = fields.strings("stop")
+    params["stop"] = fields.strings(stop_name)
     if len(params["stop"]) > MAX_STOPS:
-        raise bad_request(
-            "stop", f"stop has {len(params['stop'])} strings; use at most {MAX_STOPS}"
-        )
+        message = f"{stop_name} has {len(params['stop'])} strings; use at most {MAX_STOPS}"
+        raise bad_request(stop_name, message)
     params["stop_token_ids"] = fields.integers("stop_token_ids")
     params["logit_bias"] = _read_logit_bias(fields)
     is_stream = fields.boolean("stream")
@@ -90,7 +90,7 @@ def read_options(
     try:
         sampling = SamplingParams(**params, max_tokens=max_tokens, logprobs=logprobs)
     except ParameterError as error:
-        names = {"max_tokens": max_tokens_name, "logprobs": logprobs_name}
+        names = {"max_tokens": max_tokens_name, "logprobs": logprobs_name, "stop": stop_name}
         name = names.get(error.parameter, error.parameter)
         raise bad_request(name, str(error).replace(error.parameter, name, 1)) from None
     best_of = fields.integer("best_of")

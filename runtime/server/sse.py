@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 
 from runtime.server.disconnect import while_connected
 from runtime.server.errors import api_error
-from runtime.server.json_text import json_bytes
 
 DONE = b"data: [DONE]\n\n"
 
@@ -29,9 +28,9 @@ class EventStream(Response):
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await while_connected(receive, self._send(send))
+        await while_connected(receive, self._send(scope["path"], send))
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, path: str, send: Send) -> None:
         async with aclosing(self._events) as events:
             first = await anext(events)
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
@@ -42,6 +41,6 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
             except Exception as error:
                 # The status line is out: only the stream itself can tell the client.
-                failure = b"data: " + json_bytes(api_error(error).body) + b"\n\n"
+                failure = api_error(error).event(path)
                 await send({"type": "http.response.body", "body": failure, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -91,7 +91,7 @@ class Tokens:
 
     async def tokenize(self, http_request: HttpRequest) -> Response:
         """Token ids of a text or of a conversation."""
-        call = await self._service.call(http_request, "tokenize", read_tokenize_body)
+        call = await self._service.call(http_request, "tokenize-", read_tokenize_body)
         return await call.whole(self._tokenized(call.body))
 
     async def _tokenized(self, body: TokenizeBody) -> dict[str, Any]:
@@ -131,11 +131,11 @@ class Tokens:
 
     async def detokenize(self, http_request: HttpRequest) -> Response:
         """Text of token ids, special tokens included."""
-        call = await self._service.call(http_request, "detokenize", self.read_ids)
+        call = await self._service.call(http_request, "detokenize-", self.read_ids)
         text = self._engine.tokenizer.decode(call.body, skip_special_tokens=False)
         return JsonResponse({"prompt": text, "content": text})
 
     async def apply_template(self, http_request: HttpRequest) -> Response:
         """A conversation as the model's chat template prints it."""
-        call = await self._service.call(http_request, "template", read_chat_prompt)
+        call = await self._service.call(http_request, "template-", read_chat_prompt)
         return JsonResponse({"prompt": await call.body.text(self._engine)})

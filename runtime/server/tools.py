@@ -1,6 +1,7 @@
 """The fields `tools`, `tool_choice` and `parallel_tool_calls` of a conversation, checked."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,22 +60,32 @@ class ToolOptions:
 
 def read_tools(fields: Fields) -> ToolOptions:
     """Raise a 400 for misshapen tools and for a choice of tools that are not there."""
-    tools = fields.objects("tools")
+    functions = []
+    for tool in fields.objects("tools"):
+        tool.kind("type", ("function",))
+        functions.append(read_function(tool.required_child("function")))
     is_parallel = fields.boolean("parallel_tool_calls", True)
     choice = fields.any("tool_choice", *_CHOICE_SCHEMAS)
+    return tool_options(functions, choice, is_parallel=is_parallel)
+
+
+def tool_options(
+    functions: Sequence[tuple[dict[str, Any], bool]], choice: Any, *, is_parallel: bool
+) -> ToolOptions:
+    """Functions as `read_function` gives them, and OpenAI's `tool_choice` of a chat. Raises a 400
+    for two of one name and for a choice of tools that are not there.
+    """
     names: list[str] = []
-    strict: set[str] = set()
-    definitions = []
-    for tool in tools:
-        definition, is_strict = _read_tool(tool)
-        name = definition["function"]["name"]
+    for function, _ in functions:
+        name = function["name"]
         if name in names:
             raise bad_request("tools", f"two tools have the name {name!r}; give each its own")
         names.append(name)
-        definitions.append(definition)
-        strict |= {name} if is_strict else set()
     return ToolOptions(
-        tuple(definitions), _read_choice(choice, names), is_parallel, frozenset(strict)
+        tuple({"type": "function", "function": function} for function, _ in functions),
+        _read_choice(choice, names),
+        is_parallel,
+        frozenset(function["name"] for function, is_strict in functions if is_strict),
     )
 
 
@@ -101,10 +112,10 @@ def _read_choice(choice: Any, names: list[str]) -> str:
     return f"!{named}"
 
 
-def _read_tool(tool: Fields) -> tuple[dict[str, Any], bool]:
-    """The tool for the chat template, and whether its schema must hold."""
-    tool.kind("type", ("function",))
-    function = tool.required_child("function")
+def read_function(
+    function: Fields, parameters_name: str = "parameters"
+) -> tuple[dict[str, Any], bool]:
+    """A function for the chat template, and whether the schema of its arguments must hold."""
     name = function.text("name")
     if not _NAME.fullmatch(name):
         raise bad_request(
@@ -112,10 +123,9 @@ def _read_tool(tool: Fields) -> tuple[dict[str, Any], bool]:
             f"{function.name('name')} must be 1 to 64 letters, digits, _ . or -",
         )
     definition: dict[str, Any] = {"name": name}
-    description, parameters = function.string("description"), function.object("parameters")
+    description, parameters = function.string("description"), function.object(parameters_name)
     if description is not None:
         definition["description"] = description
     if parameters is not None:
         definition["parameters"] = parameters
-    is_strict = function.boolean("strict")
-    return {"type": "function", "function": definition}, is_strict
+    return definition, function.boolean("strict")

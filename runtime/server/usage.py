@@ -28,11 +28,15 @@ class Usage:
             self._cached[delta.request_id] = delta.num_cached_tokens
 
     @property
+    def cached_tokens(self) -> int:
+        return sum(self._cached.values())
+
+    @property
     def body(self) -> dict[str, Any]:
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(self._cached.values())},
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
             "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
         }

@@ -212,3 +212,16 @@ def served(app: Starlette) -> Iterator[str]:
 def server_url(engine: ScriptedEngine) -> Iterator[str]:
     with served(app_of(engine)) as url:
         yield url
+
+
+def watch_aborts(engine: ScriptedEngine) -> threading.Event:
+    """An event that is set at the engine's next abort."""
+    aborted = threading.Event()
+
+    class Aborts(list):
+        def append(self, request_id: str) -> None:
+            super().append(request_id)
+            aborted.set()
+
+    engine.aborted = Aborts()
+    return aborted

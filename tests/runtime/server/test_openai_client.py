@@ -3,11 +3,10 @@ what the server refuses.
 """
 
 import socket
-import threading
 
 import openai
 import pytest
-from conftest import SCRIPT, ScriptedEngine
+from conftest import SCRIPT, ScriptedEngine, watch_aborts
 from openai.types.chat import ChatCompletionMessageParam
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
@@ -101,16 +100,3 @@ def test_a_declared_body_over_the_limit_is_refused_before_it_is_sent(server_url:
             f"{head}Content-Length: 99999999999\r\nExpect: 100-continue\r\n\r\n".encode()
         )
         assert connection.recv(64).startswith(b"HTTP/1.1 413 ")
-
-
-def watch_aborts(engine: ScriptedEngine) -> threading.Event:
-    """An event that is set at the engine's next abort."""
-    aborted = threading.Event()
-
-    class Aborts(list):
-        def append(self, request_id: str) -> None:
-            super().append(request_id)
-            aborted.set()
-
-    engine.aborted = Aborts()
-    return aborted
