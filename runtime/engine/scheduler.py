@@ -4,7 +4,8 @@ budget.
 Running sequences that decode always get their one token; what is left of the budget goes to prefill
 chunks in order of arrival, then to waiting sequences. When blocks run out, the latest arrival is
 preempted and recomputed later. A step may be planned while the one before is still running: its
-tokens are then pending. Imports neither jax nor the server.
+tokens are then pending. Where layers are recurrent, a sequence also holds a slot of state, and a
+prompt's chunks end where a snapshot of it is worth keeping. Imports neither jax nor the server.
 """
 
 from collections import deque
@@ -14,6 +15,7 @@ from runtime.engine.block_manager import BlockManager
 from runtime.engine.plan import PlannedRow, SlotReset, StepPlan, pending_token
 from runtime.engine.request import FinishReason
 from runtime.engine.sequence import Sequence, Status
+from runtime.engine.state_pool import StatePool
 
 Trim = Callable[[int, int], int]  # (tokens, rows) -> tokens worth taking now
 
@@ -29,6 +31,7 @@ class Scheduler:
     def __init__(
         self,
         blocks: BlockManager,
+        states: StatePool,
         *,
         max_num_seqs: int,
         token_budget: int,
@@ -37,6 +40,7 @@ class Scheduler:
         stop_ids: frozenset[int],
     ) -> None:
         self.blocks = blocks
+        self.states = states
         self.token_budget = token_budget
         self.is_chunked = is_chunked
         self.waiting: deque[Sequence] = deque()
@@ -55,6 +59,7 @@ class Scheduler:
     def schedule(self) -> tuple[StepPlan, list[Sequence]] | None:
         """The next step and its sequences, row by row; None when nothing can run."""
         self._resets = []
+        self.states.settle()
         preemptions = self.num_preemptions
         chunks = self._running_chunks()
         if (
@@ -84,16 +89,19 @@ class Scheduler:
                 continue
             count = sequence.num_uncomputed
             if sequence.is_prefilling:
-                count = self._chunk(count, prefill_budget)
+                count = self._chunk(sequence, sequence.num_computed, prefill_budget)
                 prefill_budget -= count
             if count and self._take_blocks(sequence, count):
                 chunks.append((sequence, count))
         return chunks
 
-    def _chunk(self, wanted: int, budget: int) -> int:
-        if self.is_chunked:
-            return min(wanted, budget)
-        return wanted if wanted <= budget else 0
+    def _chunk(self, sequence: Sequence, start: int, budget: int) -> int:
+        """Tokens of a prefill to compute next, from position `start`."""
+        wanted = sequence.num_tokens - start
+        if not self.is_chunked:
+            return wanted if wanted <= budget else 0
+        end = start + min(wanted, budget)
+        return min([end, *(at for at in sequence.snapshots_at if start < at < end)]) - start
 
     def _take_blocks(self, sequence: Sequence, count: int) -> bool:
         """Blocks for `count` more tokens, preempting later arrivals if need be; False when it had
@@ -121,8 +129,8 @@ class Scheduler:
         self.num_preemptions += 1
 
     def _admit(self, chunks: list[tuple[Sequence, int]]) -> None:
-        """Start waiting sequences in order while slots, budget and blocks for their whole prompt
-        last.
+        """Start waiting sequences in order while slots, budget, recurrent state and blocks for
+        their whole prompt last.
         """
         budget = self.token_budget - sum(count for _, count in chunks)
         held_back: list[Sequence] = []
@@ -134,11 +142,12 @@ class Scheduler:
                 continue
             hit = self._match(sequence)
             computed = len(hit) * self.blocks.block_size
-            count = self._chunk(sequence.num_tokens - computed, budget)
+            count = self._chunk(sequence, computed, budget)
             total = -(-sequence.num_tokens // self.blocks.block_size)
             if (
                 not count
                 or total - len(hit) + self.blocks.num_unreferenced(hit) > self.blocks.num_free
+                or not self.states.can_start(self._digest(sequence, computed))
             ):
                 break
             self.waiting.popleft()
@@ -152,19 +161,36 @@ class Scheduler:
         """Cached blocks of its prefix; never all tokens, because the last one must be computed to
         draw the next.
         """
+        if not self.blocks.is_prefix_cached:
+            return []
+        block_size = self.blocks.block_size
+        full = (len(sequence.token_ids) - 1) // block_size
+        known = self.blocks.match(sequence.hashes(block_size, full))
+        if self.states.makes_snapshots:
+            # Where others branched off, and the last place that the same prompt can use again.
+            ends = {len(known), (sequence.prompt_len - 1) // block_size}
+            sequence.snapshots_at = tuple(end * block_size for end in ends if end)
         needs_all = sequence.request.pooling in ("mean", "cls")
         if needs_all or sequence.params.prompt_logprobs is not None:  # of every prompt token
             return []
-        full = (len(sequence.token_ids) - 1) // self.blocks.block_size
-        return self.blocks.match(
-            sequence.hashes(self.blocks.block_size, full) if self.blocks.is_prefix_cached else ()
-        )
+        return known[: self.states.match(sequence.hashes(block_size, len(known)))]
+
+    def _digest(self, sequence: Sequence, position: int) -> bytes | None:
+        """The hash of everything before a block boundary; None at the beginning, off a boundary and
+        where not all tokens are known yet.
+        """
+        count, offset = divmod(position, self.blocks.block_size)
+        if not count or offset or position > len(sequence.token_ids):
+            return None
+        return sequence.hashes(self.blocks.block_size, count)[-1]
 
     def _start(self, sequence: Sequence, hit: list[int]) -> None:
         self.blocks.acquire(hit)
         sequence.block_ids = list(hit)
         sequence.num_computed = len(hit) * self.blocks.block_size
         sequence.num_registered = len(hit)
+        digest = self._digest(sequence, sequence.num_computed)
+        sequence.state_from, sequence.state_to = self.states.start(digest)
         if sequence.num_drawn == 0:
             sequence.num_cached_tokens = sequence.num_computed
             self.prefix_queries += sequence.prompt_len
@@ -219,6 +245,7 @@ class Scheduler:
         if sequence.is_stop_banned and sequence.num_drawn >= sequence.params.min_tokens:
             sequence.is_stop_banned = False
             self._resets.append(SlotReset(sequence.slot, bias=self._bias(sequence)))
+        state_from, state_to = self._state(sequence)
         sequence.num_computed += count
         is_sampled = sequence.num_uncomputed == 0
         row = PlannedRow(
@@ -233,9 +260,21 @@ class Scheduler:
             has_bias=bool(sequence.params.logit_bias) or sequence.is_stop_banned,
             next_token_ids=self._next_token_ids(sequence, start, count),
             is_pooled=sequence.request.pooling is not None,
+            state_from=state_from,
+            state_to=state_to,
         )
         sequence.num_pending += is_sampled
         return row
+
+    def _state(self, sequence: Sequence) -> tuple[int | None, int | None]:
+        """The slots of recurrent state that the sequence's next step reads and writes."""
+        source, at = sequence.state_from, sequence.num_computed
+        if source is not None and source == sequence.state_to and at in sequence.snapshots_at:
+            digest = self._digest(sequence, at)
+            assert digest is not None
+            sequence.state_to = self.states.fork(source, digest)
+        sequence.state_from = sequence.state_to
+        return source, sequence.state_to
 
     @staticmethod
     def _next_token_ids(sequence: Sequence, start: int, count: int) -> tuple[int, ...] | None:
@@ -286,6 +325,9 @@ class Scheduler:
         self.running.remove(sequence)
         self.blocks.release(sequence.block_ids)
         sequence.block_ids = []
+        if sequence.state_to is not None:
+            self.states.leave(sequence.state_to, self._digest(sequence, sequence.num_computed))
+            sequence.state_from = sequence.state_to = None
         self._free_slots.append(sequence.slot)
         sequence.slot = None
 

@@ -48,6 +48,11 @@ class Sequence:
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache, at first admission
         self.block_ids: list[int] = []
         self.slot: int | None = None
+        # Slots of recurrent state: what its next step reads (None = nothing came before), and what
+        # it writes (None = no layer is recurrent).
+        self.state_from: int | None = None
+        self.state_to: int | None = None
+        self.snapshots_at: tuple[int, ...] = ()  # positions where a prefill's chunks end for one
         self.is_stop_banned = False  # the device's bias row bans stop tokens (min_tokens)
         self._hashes: list[bytes] = []
         self.num_registered = 0  # full blocks already offered to the prefix cache

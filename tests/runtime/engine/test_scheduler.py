@@ -1,8 +1,9 @@
 """The scheduler against a pretend device: random loads, no JAX.
 
 The pretend device runs one step behind the scheduler, as the real one does, and "draws" a token
-that depends on everything before it. It keeps its own cache of which token each slot holds, so any
-mistake in blocks, positions or prefix hits changes what is drawn.
+that depends on everything before it. It keeps its own cache of which token each slot holds, and in
+each slot of recurrent state all tokens that went into it, so any mistake in blocks, positions,
+states or prefix hits changes what is drawn.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from runtime.engine.request import Request
 from runtime.engine.sampling_params import SamplingParams
 from runtime.engine.scheduler import Scheduler
 from runtime.engine.sequence import Sequence, Status
+from runtime.engine.state_pool import StatePool
 
 EOS = 1
 VOCAB = 11
@@ -40,12 +42,13 @@ def naive(prompt, max_tokens):
 
 
 class Device:
-    """Slots of the cache by (block, offset), tokens last drawn by state slot."""
+    """Slots of the cache by (block, offset), tokens last drawn by state slot, recurrent states."""
 
     def __init__(self, block_size):
         self.block_size = block_size
         self.cache = {}
         self.last = {}
+        self.states = {}
 
     def run(self, plan):
         drawn, slots = [], [row.slot for row in plan.rows]
@@ -65,7 +68,23 @@ class Device:
             drawn.append(next_token(known) if row.is_sampled else None)
             if row.is_sampled:
                 self.last[row.slot] = drawn[-1]
+            if row.state_to is not None:
+                before = [] if row.state_from is None else self.states[row.state_from]
+                assert before == known[: row.start], "a state of other tokens"
+        self.write_states(plan)
         return drawn
+
+    def write_states(self, plan):
+        rows = [row for row in plan.rows if row.state_to is not None]
+        for row in rows:
+            assert not any(
+                row.state_to in (other.state_from, other.state_to) for other in rows if other != row
+            ), "a state that another row of the step reads or writes"
+        for row in rows:
+            self.states[row.state_to] = [
+                self.cache[row.block_ids[position // self.block_size], position % self.block_size]
+                for position in range(row.context_len)
+            ]
 
 
 def drive(scheduler, device, arrivals, aborts, budget):
@@ -103,6 +122,7 @@ def drive(scheduler, device, arrivals, aborts, budget):
                     scheduler.finish(sequence, "stop")
         in_flight = (device.run(plan), planned[1]) if planned is not None else None
         scheduler.blocks.check()
+        scheduler.states.check()
         step += 1
         assert step < 3000, "no end in sight"
     return [sequence.token_ids[sequence.prompt_len :] for sequence in everyone]
@@ -116,10 +136,12 @@ def make(
     is_chunked=True,
     is_prefix_cached=True,
     trim=None,
+    num_states=0,
 ):
     blocks = BlockManager(num_blocks, block_size, is_prefix_cached=is_prefix_cached)
+    states = StatePool(num_states, is_prefix_cached=is_prefix_cached)
     return Scheduler(
-        blocks, max_num_seqs=max_num_seqs, token_budget=budget, is_chunked=is_chunked,
+        blocks, states, max_num_seqs=max_num_seqs, token_budget=budget, is_chunked=is_chunked,
         trim=trim or (lambda tokens, rows: tokens), stop_ids=frozenset({EOS}),
     )  # fmt: skip
 
@@ -143,12 +165,15 @@ PROMPTS = st.lists(st.integers(2, 4), min_size=1, max_size=30)
     budget=st.integers(5, 14),
     is_prefix_cached=st.booleans(),
     trim=st.sampled_from([None, lambda tokens, rows: max(rows, tokens - tokens % 4)]),
+    num_states=st.sampled_from([0, 2, 3, 7]),
 )
 def test_any_schedule_gives_what_a_naive_loop_gives(
-    requests, aborts, num_blocks, max_num_seqs, budget, is_prefix_cached, trim
+    requests, aborts, num_blocks, max_num_seqs, budget, is_prefix_cached, trim, num_states
 ):
-    """Oracle: `naive`. Preemption, prefix hits, chunks and aborts all occur in the sweep."""
-    scheduler = make(num_blocks, 4, max_num_seqs, budget, True, is_prefix_cached, trim)
+    """Oracle: `naive`. Preemption, prefix hits, chunks and aborts all occur in the sweep, without
+    recurrent state and with fewer or more slots of it than sequences.
+    """
+    scheduler = make(num_blocks, 4, max_num_seqs, budget, True, is_prefix_cached, trim, num_states)
     arrivals = {}
     requests = sorted(requests, key=lambda request: request[2])
     for order, (prompt, max_tokens, at) in enumerate(requests):
@@ -160,6 +185,7 @@ def test_any_schedule_gives_what_a_naive_loop_gives(
         want = naive(prompt, max_tokens)
         assert answer == (want if one.finish_reason == "stop" else want[: len(answer)])
     assert scheduler.blocks.num_free == num_blocks
+    assert scheduler.states.num_free == num_states
     assert not scheduler.waiting and not scheduler.running
 
 
@@ -225,3 +251,63 @@ def test_a_plan_is_self_contained_and_frozen():
     plan, _ = scheduler.schedule()
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.rows[0].start = 3
+
+
+def alone(scheduler, prompt, order, max_tokens=3):
+    """Runs one sequence to its end; how many of its prompt tokens were found in the cache."""
+    one = sequence(prompt, max_tokens, order)
+    drive(scheduler, scheduler.device, {0: [one]}, {}, 40)
+    assert one.token_ids[len(prompt) :] == naive(prompt, max_tokens)
+    return one.num_cached_tokens
+
+
+def with_states(num_states, **options):
+    scheduler = make(num_blocks=60, budget=40, num_states=num_states, **options)
+    scheduler.device = Device(4)
+    return scheduler
+
+
+def test_a_recurrent_prefix_is_hit_where_a_snapshot_was_kept():
+    """Oracle: blocks of 4 counted by hand. A prompt leaves a snapshot at its last boundary; one
+    that shares less than that leaves another where the two part.
+    """
+    scheduler = with_states(6)
+    shared = [2, 3, 4, 4, 3, 2, 2, 3, 3]
+    first, second = shared + [2] * 9, shared + [3] * 5
+    assert alone(scheduler, first, 0) == 0
+    assert alone(scheduler, first, 1) == 16
+    assert alone(scheduler, second, 2) == 0  # two blocks are known, but no state after them
+    assert alone(scheduler, [*shared, 4, 4, 4], 3) == 8
+    assert alone(scheduler, second, 4) == 12
+    assert scheduler.states.num_snapshots >= 3 and scheduler.states.num_free == 6
+
+
+def test_the_snapshot_unused_for_longest_gives_way():
+    """Oracle: three slots hold a running state and two snapshots."""
+    scheduler = with_states(3)
+    prompts = [[token] * 9 for token in (2, 3, 4)]
+    assert [alone(scheduler, prompt, order) for order, prompt in enumerate(prompts[:2])] == [0, 0]
+    assert [alone(scheduler, prompt, order) for order, prompt in enumerate(prompts[:2])] == [8, 8]
+    assert alone(scheduler, prompts[2], 5) == 0
+    assert alone(scheduler, prompts[1], 6) == 8
+    assert alone(scheduler, prompts[0], 7) == 0
+
+
+def test_a_sequence_waits_for_a_slot_of_state_and_gives_it_back_when_aborted():
+    """Oracle: the rows of the plans."""
+    scheduler = with_states(2, max_num_seqs=4)
+    sequences = [sequence([2, 3, token], 5, token) for token in (2, 3, 4)]
+    for one in sequences:
+        scheduler.add(one)
+    assert len(scheduler.schedule()[0].rows) == 2
+    scheduler.finish(sequences[0], "abort")
+    plan, _ = scheduler.schedule()
+    assert {row.state_to for row in plan.rows} == {0, 1} and len(plan.rows) == 2
+
+
+def test_without_recurrent_layers_a_plan_names_no_state():
+    """Oracle: the row's own fields."""
+    scheduler = make()
+    scheduler.add(sequence([2] * 9, 3, 0))
+    (row,) = scheduler.schedule()[0].rows
+    assert (row.state_from, row.state_to, len(row.token_ids)) == (None, None, 9)
