@@ -43,6 +43,7 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe",
     "Qwen3VLForConditionalGeneration": "qwen3",
+    "Qwen3_5ForCausalLM": "qwen3_next",
     "SmolLM3ForCausalLM": "smollm3",
     "StableLmForCausalLM": "stablelm",
     "Starcoder2ForCausalLM": "starcoder2",
@@ -73,3 +74,11 @@ def family_of(hf_config: dict[str, Any]) -> Family:
     similar = [match for name in names for match in get_close_matches(name, ARCHITECTURES, n=3)]
     known = list(dict.fromkeys(similar + sorted(ARCHITECTURES)))
     raise ValueError(f"architecture {asked} is not supported; known are {', '.join(known)}")
+
+
+def weights_of(family: Family, config: DecoderConfig) -> WeightMap:
+    """The family's table of tensor names: WEIGHTS, or what its function `weights` makes of the
+    config, where sizes say which part of a tensor is which.
+    """
+    make = getattr(family, "weights", None)
+    return family.WEIGHTS if make is None else make(config)

@@ -1,9 +1,11 @@
-"""Cache kinds: what a model keeps per token between steps, and what a block of it costs.
+"""Cache kinds: what a model keeps between steps, per token in blocks or per sequence in slots, and
+what a block or a slot of it costs.
 
-Each mixer of a decoder owns one entry of the cache, under its name; entries of the same kind share
-the block table, so a block of the pool is one block in each of them. A CacheSpec describes the
-cache of one model without allocating it: the scheduler sizes the pool with `block_bytes`, the
-runner allocates `abstract(num_blocks)`. There are paged keys and values, and paged latents.
+Each mixer of a decoder owns one entry of the cache, under its name. Paged entries, keys and values
+or latents, share the block table, so a block of the pool is one block in each of them; recurrent
+entries share the slots of state in the same way. A CacheSpec describes the cache of one model
+without allocating it: the pool is sized with `block_bytes` and `state_bytes`, the runner allocates
+`abstract(size)`.
 """
 
 import math
@@ -14,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from models.axes import spec
-from models.config import AttentionConfig, DecoderConfig, LatentConfig, MixerConfig
+from models.config import AttentionConfig, DecoderConfig, DeltaConfig, LatentConfig, MixerConfig
 from pallas_kernels.paged_attention import PagedKV
 
 KV_SPEC = spec("layer", "block", None, "kv_heads", "head_dim")
@@ -31,7 +33,29 @@ class PagedLatents:
     index_keys: jax.Array | None  # [L, B, P, 1, head_dim of the indexer]
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DeltaState:
+    """What the layers of a gated delta net carry through a sequence, one slot for each."""
+
+    states: jax.Array  # float32 [L, S, V, I, J], the matrix of each value head
+    tails: jax.Array  # float32 [L, S, W - 1, C], last inputs of the short convolution
+
+
+DELTA_STATE_SPEC = DeltaState(
+    states=spec("layer", "slot", "heads", None, None),  # pyright: ignore[reportArgumentType]
+    tails=spec("layer", "slot", None, "heads"),  # pyright: ignore[reportArgumentType]
+)
+
 Cache = dict[str, Any]  # mixer name -> its entry, of the kind that the mixer keeps
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """How much of a cache there is."""
+
+    num_blocks: int
+    num_states: int = 0  # slots of recurrent state
 
 
 @dataclass(frozen=True)
@@ -43,6 +67,7 @@ class PagedKVSpec:
     num_kv_heads: int
     head_dim: int
     dtype: jnp.dtype
+    state_bytes = 0
 
     def shape(self, num_blocks: int) -> tuple[int, ...]:
         return (self.num_layers, num_blocks, self.block_size, self.num_kv_heads, self.head_dim)
@@ -51,9 +76,9 @@ class PagedKVSpec:
     def block_bytes(self) -> int:
         return 2 * math.prod(self.shape(1)) * self.dtype.itemsize
 
-    def abstract(self, num_blocks: int, mesh: jax.sharding.Mesh) -> PagedKV:
+    def abstract(self, size: CacheSize, mesh: jax.sharding.Mesh) -> PagedKV:
         sharding = jax.sharding.NamedSharding(mesh, KV_SPEC)
-        part: Any = jax.ShapeDtypeStruct(self.shape(num_blocks), self.dtype, sharding=sharding)
+        part: Any = jax.ShapeDtypeStruct(self.shape(size.num_blocks), self.dtype, sharding=sharding)
         return PagedKV(k=part, v=part)
 
 
@@ -66,17 +91,18 @@ class PagedLatentsSpec:
     latent_size: int  # numbers a token
     index_size: int  # numbers a token that the indexer keeps; 0 = it has none
     dtype: jnp.dtype
+    state_bytes = 0
 
     @property
     def block_bytes(self) -> int:
         numbers = self.latent_size + self.index_size
         return self.num_layers * self.block_size * numbers * self.dtype.itemsize
 
-    def abstract(self, num_blocks: int, mesh: jax.sharding.Mesh) -> PagedLatents:
+    def abstract(self, size: CacheSize, mesh: jax.sharding.Mesh) -> PagedLatents:
         sharding = jax.sharding.NamedSharding(mesh, LATENT_SPEC)
 
-        def part(size: int) -> Any:
-            shape = (self.num_layers, num_blocks, self.block_size, 1, size)
+        def part(numbers: int) -> Any:
+            shape = (self.num_layers, size.num_blocks, self.block_size, 1, numbers)
             return jax.ShapeDtypeStruct(shape, self.dtype, sharding=sharding)
 
         return PagedLatents(
@@ -84,7 +110,43 @@ class PagedLatentsSpec:
         )
 
 
-EntrySpec = PagedKVSpec | PagedLatentsSpec
+@dataclass(frozen=True)
+class DeltaStateSpec:
+    """The recurrent state of one gated delta net. In float32 whatever the cache's dtype: rounding a
+    state at every step, but not within a chunk, would make a result depend on how it was cut.
+    """
+
+    num_layers: int  # L, of the mixer's stack
+    config: DeltaConfig
+    block_bytes = 0
+
+    def shapes(self, num_states: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of states and of tails."""
+        config, pool = self.config, (self.num_layers, num_states)
+        return (
+            (*pool, config.num_value_heads, config.key_dim, config.value_dim),
+            (*pool, config.conv_size - 1, config.conv_channels),
+        )
+
+    @property
+    def state_bytes(self) -> int:
+        return 4 * sum(math.prod(shape) for shape in self.shapes(1))
+
+    def abstract(self, size: CacheSize, mesh: jax.sharding.Mesh) -> DeltaState:
+        parts: list[Any] = [
+            jax.ShapeDtypeStruct(
+                shape, jnp.float32, sharding=jax.sharding.NamedSharding(mesh, part)
+            )
+            for shape, part in zip(
+                self.shapes(size.num_states),
+                (DELTA_STATE_SPEC.states, DELTA_STATE_SPEC.tails),
+                strict=True,
+            )
+        ]
+        return DeltaState(*parts)
+
+
+EntrySpec = PagedKVSpec | PagedLatentsSpec | DeltaStateSpec
 
 
 def _entry(mixer: MixerConfig, num_layers: int, block_size: int, dtype: jnp.dtype) -> EntrySpec:
@@ -96,6 +158,8 @@ def _entry(mixer: MixerConfig, num_layers: int, block_size: int, dtype: jnp.dtyp
             index_size = 0 if mixer.indexer is None else mixer.indexer.head_dim
             latent_size = mixer.latent_dim + mixer.rope_dim
             return PagedLatentsSpec(num_layers, block_size, latent_size, index_size, dtype)
+        case DeltaConfig():
+            return DeltaStateSpec(num_layers, mixer)
 
 
 @dataclass(frozen=True)
@@ -121,6 +185,13 @@ class CacheSpec:
         """Bytes of one block in all entries, over all devices."""
         return sum(entry.block_bytes for _, entry in self.entries)
 
-    def abstract(self, num_blocks: int, mesh: jax.sharding.Mesh) -> Cache:
-        """Shapes, dtypes and shardings of the cache with `num_blocks` blocks."""
-        return {name: entry.abstract(num_blocks, mesh) for name, entry in self.entries}
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one slot of recurrent state in all entries, over all devices; 0 = no layer is
+        recurrent.
+        """
+        return sum(entry.state_bytes for _, entry in self.entries)
+
+    def abstract(self, size: CacheSize, mesh: jax.sharding.Mesh) -> Cache:
+        """Shapes, dtypes and shardings of a cache of this size."""
+        return {name: entry.abstract(size, mesh) for name, entry in self.entries}

@@ -102,6 +102,9 @@ class AttentionConfig:
     # The mixer whose last layer's keys and values this one attends to, having none of its own.
     reads: str = ""
     query_growth: QueryGrowth | None = None
+    # The query projection is twice as wide, [query | gate] per head; sigmoid(gate) multiplies the
+    # head's output.
+    has_output_gate: bool = False
 
     def __post_init__(self) -> None:
         _check_positive(self, "num_heads", "num_kv_heads", "head_dim")
@@ -164,6 +167,48 @@ class LatentConfig:
     @property
     def split_sizes(self) -> dict[str, int]:
         return {"query heads": self.num_heads}
+
+
+@dataclass(frozen=True)
+class DeltaConfig:
+    """The gated delta net: a recurrent state per value head in place of keys and values per
+    token.
+    """
+
+    num_key_heads: int
+    num_value_heads: int  # V, a multiple of the key heads
+    key_dim: int  # of a head
+    value_dim: int  # of a head
+    conv_size: int  # W, tokens that the short convolution sees, the token itself included
+    name: str = "delta"
+    # Kimi: decay (one per key dimension) and output gate come through this many dimensions; 0 = one
+    # decay per head, and a gate of full rank
+    rank: int = 0
+    gate_activation: Literal["silu", "sigmoid"] = "silu"
+
+    def __post_init__(self) -> None:
+        _check_positive(
+            self, "num_key_heads", "num_value_heads", "key_dim", "value_dim", "conv_size"
+        )
+        if self.num_value_heads % self.num_key_heads or self.conv_size < 2:
+            raise ValueError(
+                f"linear_num_value_heads={self.num_value_heads} must be a multiple of "
+                f"linear_num_key_heads={self.num_key_heads}, and "
+                f"linear_conv_kernel_dim={self.conv_size} at least 2"
+            )
+
+    @property
+    def decay_dim(self) -> int:
+        """Decays of a head."""
+        return self.key_dim if self.rank else 1
+
+    @property
+    def conv_channels(self) -> int:
+        return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        return {"key heads of the delta net": self.num_key_heads}
 
 
 @dataclass(frozen=True)
@@ -251,7 +296,7 @@ class MoeConfig:
         return sizes | (self.shared.split_sizes if self.shared else {})
 
 
-MixerConfig = AttentionConfig | LatentConfig
+MixerConfig = AttentionConfig | LatentConfig | DeltaConfig
 AnyMlpConfig = MlpConfig | MoeConfig
 
 
@@ -326,6 +371,8 @@ class DecoderConfig:
                 )
 
         for mixer in self.mixers:
+            if isinstance(mixer, DeltaConfig):  # nothing turns
+                continue
             if isinstance(mixer, AttentionConfig) and mixer.reads:
                 self._check_source(mixer)
             shapes = {(rope.dim, rope.is_interleaved) for rope in self.ropes_of(mixer.name)}

@@ -20,6 +20,7 @@ from models.cache import Cache
 from models.config import (
     AttentionConfig,
     DecoderConfig,
+    DeltaConfig,
     LatentConfig,
     LayerConfig,
     MlpConfig,
@@ -29,6 +30,7 @@ from models.config import (
 from models.inputs import ForwardInput, LayerInput
 from models.layer_pattern import Run, runs
 from models.layers.attention import Attention
+from models.layers.delta import GatedDelta
 from models.layers.latent import LatentAttention
 from models.layers.mlp import MLP
 from models.layers.moe import MoeMLP
@@ -43,7 +45,7 @@ from models.weight import QTensor, einsum
 Parameters = dict[str, jax.Array | QTensor]
 
 
-MIXERS = {AttentionConfig: Attention, LatentConfig: LatentAttention}
+MIXERS = {AttentionConfig: Attention, LatentConfig: LatentAttention, DeltaConfig: GatedDelta}
 MLPS = {MlpConfig: MLP, MoeConfig: MoeMLP}
 
 

@@ -276,28 +276,44 @@ def layer_windows(
     """
     if window is not None and window <= 0:
         raise ValueError(f"config.json: sliding_window must be positive or null, got {window}")
-    num_layers = layer_count(config)
-    kinds = config.get("layer_types")
-    if kinds is None:
-        return tuple(
-            window if window is not None and is_sliding(layer) else 0 for layer in range(num_layers)
+
+    def by_rule(layer: int) -> str:
+        is_windowed = window is not None and is_sliding(layer)
+        return "sliding_attention" if is_windowed else "full_attention"
+
+    kinds = layer_kinds(config, ("full_attention", "sliding_attention"), by_rule)
+    if window is None and "sliding_attention" in kinds:
+        layer = kinds.index("sliding_attention")
+        raise ValueError(
+            f"config.json: layer_types[{layer}]={kinds[layer]!r}, but no sliding_window is in force"
         )
+    return tuple(window or 0 if kind == "sliding_attention" else 0 for kind in kinds)
+
+
+def layer_kinds(
+    config: HFConfig,
+    known: Collection[str],
+    by_rule: Callable[[int], str],
+    name: str = "layer_types",
+) -> tuple[str, ...]:
+    """The kind of each layer, one of `known`: from the list `name`, in files without it by the
+    family's rule.
+    """
+    num_layers = layer_count(config)
+    kinds = config.get(name)
+    if kinds is None:
+        return tuple(by_rule(layer) for layer in range(num_layers))
     if not isinstance(kinds, list) or len(kinds) != num_layers:
         raise ValueError(
-            f"config.json: layer_types must list num_hidden_layers={num_layers} kinds, "
-            f"got {kinds!r}"
+            f"config.json: {name} must list num_hidden_layers={num_layers} kinds, got {kinds!r}"
         )
     for layer, kind in enumerate(kinds):
-        if kind not in ("full_attention", "sliding_attention"):
+        if kind not in known:
             raise ValueError(
-                f"config.json: layer_types[{layer}]={kind!r} is not supported; "
-                "known are full_attention, sliding_attention"
+                f"config.json: {name}[{layer}]={kind!r} is not supported; "
+                f"known are {', '.join(known)}"
             )
-        if kind == "sliding_attention" and window is None:
-            raise ValueError(
-                f"config.json: layer_types[{layer}]={kind!r}, but no sliding_window is in force"
-            )
-    return tuple(window or 0 if kind == "sliding_attention" else 0 for kind in kinds)
+    return tuple(kinds)
 
 
 def upper_layer_windows(config: HFConfig) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import jax
 
 from pallas_kernels.paged_attention import PagedBatch
+from pallas_kernels.recurrent import RecurrentBatch
 
 
 @jax.tree_util.register_dataclass
@@ -17,6 +18,7 @@ class ForwardInput:
     token_ids: jax.Array  # int32 [T]
     positions: jax.Array  # int32 [T], index of the token within its sequence
     attention: PagedBatch
+    recurrent: RecurrentBatch | None = None  # None = no layer is recurrent
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,16 @@ NOWHERE = jnp.iinfo(jnp.int32).max  # a slot past every cache
 
 class Attention(nnx.Module):
     """Projections, optional norm of queries and keys, rotary embedding, paged attention,
-    output projection.
+    optional gate of its output, output projection.
     """
 
     def __init__(self, decoder: DecoderConfig, config: AttentionConfig, dtype: jnp.dtype) -> None:
         stack, embed = decoder.stack(config.name), decoder.embed_dim
         query_size = config.num_heads * config.head_dim
         kv_size = config.num_kv_heads * config.head_dim
+        query_rows = query_size * (2 if config.has_output_gate else 1)
         inward = {"has_bias": config.has_qkv_bias, "dtype": dtype}
-        self.query = Linear(stack, (query_size, embed), ("heads", "embed"), **inward)
+        self.query = Linear(stack, (query_rows, embed), ("heads", "embed"), **inward)
         has_key, has_value = not config.reads, not (config.reads or config.is_value_key)
         kv = functools.partial(Linear, stack, (kv_size, embed), ("kv_heads", "embed"), **inward)
         self.key = kv() if has_key else None
@@ -54,7 +55,13 @@ class Attention(nnx.Module):
         """x [T, D]; the cache with this step's keys and values in the mixer's own entry."""
         config = self.config
         rotate = functools.partial(apply_rotary, is_interleaved=self.is_interleaved)
-        q = self._normed_heads(self.query(x, at.mixer), self.query_norm, at, "heads")
+        q, gate = self.query(x, at.mixer), None
+        if config.has_output_gate:
+            q, gate = (
+                jnp.reshape(part, (part.shape[0], -1), out_sharding=spec("token", "heads"))
+                for part in jnp.split(self._heads(q, "heads"), 2, axis=-1)
+            )
+        q = self._normed_heads(q, self.query_norm, at, "heads")
         q = rotate(q, *at.rotation)
         k = v = None
         if self.key is not None:
@@ -93,6 +100,8 @@ class Attention(nnx.Module):
         layer = jnp.int32(self.source_layers - 1) if config.reads else at.mixer
         out, own = attend(q, k, v, cache[name], layer, at.window, at.step.attention)
         out = jnp.reshape(out, (out.shape[0], -1), out_sharding=spec("token", "heads"))
+        if gate is not None:
+            out = out * jax.nn.sigmoid(gate)
         return self.output(out, at.mixer), cache | {name: own}
 
     def _normed_heads(
@@ -105,8 +114,9 @@ class Attention(nnx.Module):
         return heads if norm is None else norm(heads, at.mixer)
 
     def _heads(self, x: jax.Array, axis: Axis) -> jax.Array:
-        head_dim = self.config.head_dim
-        shape = (x.shape[0], x.shape[1] // head_dim, head_dim)
+        config = self.config
+        count = config.num_heads if axis == "heads" else config.num_kv_heads
+        shape = (x.shape[0], count, x.shape[1] // count)
         return jnp.reshape(x, shape, out_sharding=spec("token", axis, None))
 
 

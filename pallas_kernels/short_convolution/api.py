@@ -26,8 +26,8 @@ def short_convolution(
     """y[t, c] = sum over j < W of weight[c, j] * x[t - (W - 1) + j, c], and the pool after it.
 
     x float32 [T, C]; weight float32 [C, W]; tails float32 [L, S, W - 1, C], the oldest input first;
-    layer int32 scalar. A token's result does not depend on how its sequence is cut into steps. Raises
-    ImplementationError when `implementation` is named and cannot run here.
+    layer int32 scalar. A token's result does not depend on how its sequence is cut into steps.
+    Raises ImplementationError when `implementation` is named and cannot run here.
     """
     if weight.shape != (x.shape[1], tails.shape[2] + 1):
         raise ValueError(

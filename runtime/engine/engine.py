@@ -27,6 +27,7 @@ from runtime.engine.request import (
 from runtime.engine.sampling_params import ParameterError, SamplingParams, token_ids_in_range
 from runtime.engine.scheduler import Scheduler
 from runtime.engine.sequence import Sequence, Status
+from runtime.engine.state_pool import StatePool
 from runtime.engine.stopping import Completion
 from runtime.platform import keep_freed_memory, use_compile_cache
 from runtime.runner.executables import COMPILES
@@ -72,8 +73,12 @@ class Engine:
             config.block_size,
             is_prefix_cached=not config.disable_prefix_cache,
         )
+        self.states = StatePool(
+            self.runner.num_states, is_prefix_cached=not config.disable_prefix_cache
+        )
         self.scheduler = Scheduler(
             self.blocks,
+            self.states,
             max_num_seqs=config.max_num_seqs,
             token_budget=self.runner.token_budget,
             is_chunked=config.prefill_chunk_size > 0,
@@ -298,6 +303,7 @@ class Engine:
                 f"{len(token_ids)} tokens are more than the context length {self.max_model_len}",
             )
         block_ids = self.blocks.allocate(-(-len(token_ids) // self.blocks.block_size))
+        state_from, state_to = self.states.start(None)
         chunks = []
         for start in range(0, len(token_ids), self.runner.token_budget):
             row = PlannedRow(
@@ -308,9 +314,14 @@ class Engine:
                 is_sampled=False,
                 params=request.params,
                 seed=0,
+                state_from=state_from,
+                state_to=state_to,
             )
+            state_from = state_to
             chunks.append(self.runner.logits(StepPlan((row,))))
         self.blocks.release(block_ids)
+        if state_to is not None:
+            self.states.leave(state_to, None)
         return np.concatenate(chunks)
 
     @property
@@ -322,14 +333,20 @@ class Engine:
         decode, mixed = (
             " ".join(map(str, part)) for part in (runner.buckets.decode, runner.buckets.mixed)
         )
+        cache = (
+            f"{num_blocks:,} blocks of {block_size} = "
+            f"{num_blocks * block_size:,} tokens, {cache_mib:,.0f} MiB"
+        )
+        if runner.num_states:
+            state_mib = runner.num_states * runner.cache_spec.state_bytes / 2**20
+            cache += f"; recurrent state: {runner.num_states:,} slots, {state_mib:,.0f} MiB"
         return {
             "model": model.name,
             "device": f"{model.platform} x {model.mesh.devices.size}",
             "dtype": f"{model.program.dtype.name}, KV cache {runner.cache_spec.dtype.name}",
             "weights": model.weights,
             "kernels": model.kernels,
-            "KV cache": f"{num_blocks:,} blocks of {block_size} = "
-            f"{num_blocks * block_size:,} tokens, {cache_mib:,.0f} MiB",
+            "KV cache": cache,
             "limits": f"{self.max_model_len:,} tokens a sequence, {runner.max_num_seqs} at once",
             "buckets": f"decode {decode}; mixed {mixed}",
             "start-up": f"load {self.load_s:.1f} s, compile {self.compile_s:.1f} s",

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from models import family_of
+from models import family_of, weights_of
 from models.config import DecoderConfig
 from models.decoder import Decoder, DecoderProgram, Parameters
 from models.text_part import text_config
@@ -104,7 +104,7 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
         packing_refusal = _packing_refusal(config, devices)
         parameters = load_parameters(
             checkpoint,
-            family.WEIGHTS,
+            weights_of(family, decoder),
             program.abstract_parameters(mesh),
             stacks=program.stacks,
             packed=_packed_activations(config) if packing_refusal is None else None,

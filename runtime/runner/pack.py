@@ -18,11 +18,13 @@ from jax import lax
 
 from models.inputs import ForwardInput
 from pallas_kernels.paged_attention import PagedBatch
+from pallas_kernels.recurrent import RecurrentBatch
 from runtime.engine.plan import PlannedRow, StepPlan
 from runtime.runner.buckets import Bucket
 from runtime.runner.sampling_input import FLOAT_OPTIONS, INT_OPTIONS, SamplingInput
 
 NOWHERE = np.iinfo(np.int32).max  # a slot past every cache and every state array
+STATE_FIELDS = ("state_from", "state_to")
 NOT_WANTED = -1  # no prompt log-probability at this token
 
 
@@ -52,13 +54,14 @@ class _Field:
 
 @dataclass(frozen=True)
 class PackLayout:
-    """The buffer of one bucket: `num_blocks` entries of block table per row, blocks of `block_size`
-    slots.
+    """The buffer of one bucket: `blocks_per_row` entries of block table per row, blocks of
+    `block_size` slots, and slots of recurrent state where there are any.
     """
 
     bucket: Bucket
     blocks_per_row: int
     block_size: int
+    is_recurrent: bool = False
 
     @functools.cached_property
     def fields(self) -> tuple[_Field, ...]:
@@ -82,6 +85,8 @@ class PackLayout:
         fields += [_Field(name, rows) for name in names]
         fields += [_Field("seed", (*rows, 2))]
         fields += [_Field(name, rows, is_float=True) for name in FLOAT_OPTIONS]
+        if self.is_recurrent:
+            fields += [_Field(name, rows) for name in STATE_FIELDS]
         return tuple(fields)
 
     @functools.cached_property
@@ -110,6 +115,9 @@ class PackLayout:
         view["num_logprobs"].fill(-1)
         for name, neutral in (FLOAT_OPTIONS | INT_OPTIONS).items():
             view[name].fill(neutral)
+        if self.is_recurrent:
+            for name in STATE_FIELDS:
+                view[name].fill(NOWHERE)
         first = 0
         for index, row in enumerate(plan.rows):
             first = self._pack_row(view, index, row, first)
@@ -145,6 +153,10 @@ class PackLayout:
         view["seed"].view(np.uint32)[index] = (row.seed >> 32 & 0xFFFFFFFF, row.seed & 0xFFFFFFFF)
         for name in (*FLOAT_OPTIONS, *INT_OPTIONS):
             view[name][index] = getattr(params, name)
+        if self.is_recurrent:
+            for name in STATE_FIELDS:
+                slot = getattr(row, name)
+                view[name][index] = NOWHERE if slot is None else slot
         return last
 
     def unpack(self, buffer: jax.Array) -> StepInput:
@@ -167,8 +179,14 @@ class PackLayout:
                 *("position", "state_slot", "num_logprobs"),
             )
         }
+        recurrent = None
+        if self.is_recurrent:
+            states = {name: value[name] for name in ("row_start", *STATE_FIELDS)}
+            recurrent = RecurrentBatch(**states)
         return StepInput(
-            forward=ForwardInput(value["token_ids"], value["positions"], PagedBatch(**batch)),
+            forward=ForwardInput(
+                value["token_ids"], value["positions"], PagedBatch(**batch), recurrent
+            ),
             sampling=SamplingInput(
                 **rows,
                 seed=lax.bitcast_convert_type(value["seed"], jnp.uint32),

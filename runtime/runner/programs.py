@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models.cache import CacheSpec
+from models.cache import CacheSize, CacheSpec
 from pallas_kernels import native
 from runtime.runner import sampler_state
 from runtime.runner.buckets import Bucket, BucketTable
@@ -45,27 +45,29 @@ class Program:
 
 
 class EnginePrograms:
-    """The programs of a model with a cache of `num_blocks` blocks, and the shapes they share."""
+    """The programs of a model with a cache of this size, and the shapes they share."""
 
     def __init__(
         self,
         model: LoadedModel,
         cache_spec: CacheSpec,
         *,
-        num_blocks: int,
+        cache_size: CacheSize,
         max_num_seqs: int,
         max_model_len: int,
         buckets: BucketTable,
     ) -> None:
         self._model = model
         self._cache_spec = cache_spec
-        self._num_blocks = num_blocks
+        self._cache_size = cache_size
         self._max_num_seqs = max_num_seqs
         self._blocks_per_row = blocks_for(max_model_len, cache_spec.block_size)
         self._buckets = buckets
 
     def layout(self, bucket: Bucket) -> PackLayout:
-        return PackLayout(bucket, self._blocks_per_row, self._cache_spec.block_size)
+        spec = self._cache_spec
+        is_recurrent = spec.state_bytes > 0
+        return PackLayout(bucket, self._blocks_per_row, spec.block_size, is_recurrent)
 
     def all(self) -> dict[str, Program]:
         """Every program that serving needs, by name; the largest first: they compile longest."""
@@ -109,7 +111,7 @@ class EnginePrograms:
     def _abstract_state(self) -> DeviceState:
         slots, vocab_size = self._max_num_seqs, self._model.config.vocab_size
         return DeviceState(
-            cache=self._cache_spec.abstract(self._num_blocks, self._model.mesh),
+            cache=self._cache_spec.abstract(self._cache_size, self._model.mesh),
             sampler=SamplerState(
                 counts=self._abstract(jnp.int32, slots, vocab_size),
                 bias=self._abstract(jnp.float32, slots, vocab_size),

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models.cache import CacheSpec
+from models.cache import CacheSize, CacheSpec
 from runtime.config import EngineConfig, Report
 from runtime.engine.plan import SampledToken, SlotReset, StepPlan
 from runtime.engine.sampling_params import MAX_LOGPROBS
@@ -62,8 +62,10 @@ class Runner:
             self.cache_spec.block_bytes,
             free_memory(list(self._mesh.devices.flat)),
             is_cpu=model.platform == "cpu",
+            state_bytes=self.cache_spec.state_bytes,
         )
         self.num_blocks = size.num_blocks
+        self.num_states = size.num_states
         self.max_model_len = size.max_model_len
         self.max_num_seqs = config.max_num_seqs
         self.token_budget = _token_budget(config, self.max_model_len)
@@ -71,7 +73,7 @@ class Runner:
         self._programs = EnginePrograms(
             model,
             self.cache_spec,
-            num_blocks=self.num_blocks,
+            cache_size=CacheSize(self.num_blocks, self.num_states),
             max_num_seqs=config.max_num_seqs,
             max_model_len=self.max_model_len,
             buckets=self.buckets,

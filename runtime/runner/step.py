@@ -6,7 +6,7 @@ host fetches one packed array a step. The token a sequence drew in the step befo
 `last_tokens`, so a step can be dispatched before the host has seen that token.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -75,11 +75,7 @@ def step(
     decoder = program.bind(parameters)
     token_ids = inputs.forward.token_ids
     drawn = state.last_tokens[jnp.clip(-1 - token_ids, 0)]
-    forward = type(inputs.forward)(
-        jnp.where(token_ids < 0, drawn, token_ids),
-        inputs.forward.positions,
-        inputs.forward.attention,
-    )
+    forward = replace(inputs.forward, token_ids=jnp.where(token_ids < 0, drawn, token_ids))
     hidden, cache = decoder(forward, state.cache)
 
     last = jnp.maximum(forward.attention.row_start[1:] - 1, 0)

@@ -1,4 +1,4 @@
-"""Gated delta rule and short convolution against loops in numpy, float64, one sequence at a time."""
+"""Gated delta rule and short convolution against numpy loops, float64, sequence by sequence."""
 
 import jax
 import numpy as np
@@ -106,7 +106,7 @@ def test_gated_delta_has_the_same_bits_however_a_sequence_is_cut(implementation)
 def test_gated_delta_refuses_heads_that_do_not_divide():
     """Oracle: the message names both numbers."""
     (q, k, v, decay, beta), states = delta_inputs(3, False, seed=5)
-    with pytest.raises(ValueError, match="5 value heads .* 2 key heads"):
+    with pytest.raises(ValueError, match=r"5 value heads .* 2 key heads"):
         gated_delta(q, k, v[:, :5], decay, beta, states, np.int32(0), batch_of([(3, None, 0)], 1))
 
 
