@@ -35,6 +35,23 @@ def test_the_context_is_shortened_to_what_fits_unless_the_user_set_it():
         size(kv_cache_gb=0.01, max_model_len=900)
 
 
+def test_slots_of_recurrent_state_share_the_memory_with_blocks():
+    """A slot of 8 blocks' size, four for each sequence where they fit into half of the memory."""
+
+    def pool(blocks, **options):
+        config = EngineConfig(block_size=16, kv_cache_gb=blocks * BLOCK / GIB, **options)
+        return pool_size(config, 100, BLOCK, 8 * GIB, is_cpu=False, state_bytes=8 * BLOCK)
+
+    assert pool(500, max_num_seqs=4) == PoolSize(28, 100, 16)
+    assert pool(129, max_num_seqs=4) == PoolSize(28, 100, 8)
+    assert pool(129, max_num_seqs=3, disable_prefix_cache=True) == PoolSize(21, 100, 3)
+    assert pool(33, max_num_seqs=4) == PoolSize(17, 100, 2)
+    with pytest.raises(
+        ConfigError, match=r"recurrent layers keep 0\.01 GiB .* raise --kv-cache-gb"
+    ):
+        pool(31, max_num_seqs=4)
+
+
 def test_impossible_sizes_are_refused_by_name():
     with pytest.raises(ConfigError, match=r"--kv-cache-gb 9 is not usable: 8\.00 GiB are free"):
         size(kv_cache_gb=9)

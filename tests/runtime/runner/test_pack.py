@@ -72,6 +72,21 @@ def test_what_is_packed_is_unpacked():
     assert rows.num_logprobs.tolist() == [-1, 3, -1]
 
 
+def test_slots_of_recurrent_state_are_packed_where_there_are_any():
+    """Oracle: the plan's own numbers; no state before and no row at all are slots out of range."""
+    rows = [
+        PlannedRow(0, (3, 4), 0, (1,), True, SamplingParams(), 0, state_from=None, state_to=2),
+        PlannedRow(1, (5,), 7, (2, 3), True, SamplingParams(), 0, state_from=4, state_to=0),
+    ]
+    layout = PackLayout(Bucket(8, 3), blocks_per_row=2, block_size=4, is_recurrent=True)
+    found = jax.jit(layout.unpack)(layout.pack(StepPlan(tuple(rows)))).forward.recurrent
+    assert found.state_from.tolist() == [NOWHERE, 4, NOWHERE]
+    assert found.state_to.tolist() == [2, 0, NOWHERE]
+    assert found.row_start.tolist() == [0, 2, 3, 3]
+    plain = PackLayout(Bucket(8, 3), blocks_per_row=2, block_size=4)
+    assert plain.unpack(plain.pack(StepPlan(tuple(rows)))).forward.recurrent is None
+
+
 def test_no_option_changes_the_structure_of_the_input():
     """Oracle: one pytree and one set of shapes, whatever a request asks for."""
     layout = PackLayout(Bucket(8, 2), blocks_per_row=2, block_size=4)
