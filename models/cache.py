@@ -42,10 +42,8 @@ class DeltaState:
     tails: jax.Array  # float32 [L, S, W - 1, C], last inputs of the short convolution
 
 
-DELTA_STATE_SPEC = DeltaState(
-    states=spec("layer", "slot", "heads", None, None),  # pyright: ignore[reportArgumentType]
-    tails=spec("layer", "slot", None, "heads"),  # pyright: ignore[reportArgumentType]
-)
+STATES_SPEC = spec("layer", "slot", "heads", None, None)
+TAILS_SPEC = spec("layer", "slot", None, "heads")
 
 Cache = dict[str, Any]  # mixer name -> its entry, of the kind that the mixer keeps
 
@@ -133,17 +131,13 @@ class DeltaStateSpec:
         return 4 * sum(math.prod(shape) for shape in self.shapes(1))
 
     def abstract(self, size: CacheSize, mesh: jax.sharding.Mesh) -> DeltaState:
-        parts: list[Any] = [
-            jax.ShapeDtypeStruct(
-                shape, jnp.float32, sharding=jax.sharding.NamedSharding(mesh, part)
-            )
-            for shape, part in zip(
-                self.shapes(size.num_states),
-                (DELTA_STATE_SPEC.states, DELTA_STATE_SPEC.tails),
-                strict=True,
-            )
-        ]
-        return DeltaState(*parts)
+        states, tails = self.shapes(size.num_states)
+
+        def part(shape: tuple[int, ...], split: jax.sharding.PartitionSpec) -> Any:
+            sharding = jax.sharding.NamedSharding(mesh, split)
+            return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+        return DeltaState(states=part(states, STATES_SPEC), tails=part(tails, TAILS_SPEC))
 
 
 EntrySpec = PagedKVSpec | PagedLatentsSpec | DeltaStateSpec

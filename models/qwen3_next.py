@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 from models.config import DecoderConfig, DeltaConfig, LayerConfig
 from models.hf_config import (
-    COMMON_WEIGHTS,
     HFConfig,
     attention_config,
+    biases,
     decoder_config,
-    flag,
     integer,
     layer_kinds,
     rope_config,
 )
+from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS, QK_NORM_WEIGHTS
 from models.naming import Source, WeightMap
 
 # What transformers assumes where config.json is silent.
@@ -42,13 +42,8 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     key.
     """
     config = DEFAULTS | dict(config)
-    has_bias = flag(config, "attention_bias")
     attention = attention_config(
-        config,
-        qk_norm="head",
-        has_output_gate=True,
-        has_qkv_bias=has_bias,
-        has_output_bias=has_bias,
+        config, qk_norm="head", has_output_gate=True, **biases(config, "attention_bias")
     )
     delta = DeltaConfig(
         num_key_heads=integer(config, "linear_num_key_heads"),
@@ -85,9 +80,8 @@ PARTS: dict[str, Callable[[int, int], int]] = {
 DELTA = "model.layers.{layer}.linear_attn."
 WEIGHTS: WeightMap = {
     **COMMON_WEIGHTS,
-    "layers.mlp_norm.weight": "model.layers.{layer}.post_attention_layernorm.weight",
-    "layers.attention.query_norm.weight": "model.layers.{layer}.self_attn.q_norm.weight",
-    "layers.attention.key_norm.weight": "model.layers.{layer}.self_attn.k_norm.weight",
+    **PRE_NORM_WEIGHTS,
+    **QK_NORM_WEIGHTS,
     **{
         f"layers.delta.{part}.weight": Source(DELTA + "in_proj_qkv.weight", first_row=first)
         for part, first in PARTS.items()

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.axes import spec
-from models.cache import DELTA_STATE_SPEC, Cache, DeltaState
+from models.cache import STATES_SPEC, TAILS_SPEC, Cache, DeltaState
 from models.config import DecoderConfig, DeltaConfig
 from models.inputs import LayerInput
 from models.layers.linear import Linear
@@ -38,16 +38,14 @@ class GatedDelta(nnx.Module):
         decay_size = config.num_value_heads * config.decay_dim
 
         def heads(size: int, inner: int = embed) -> Linear:
-            return Linear(stack, (size, inner), ("heads", "embed"), has_bias=False, dtype=dtype)
+            return Linear(stack, (size, inner), ("heads", None), has_bias=False, dtype=dtype)
 
         def convolution(size: int) -> nnx.Param:
             axes = ("heads", None, None)  # as checkpoints store a convolution: [C, 1, W]
             return parameter((size, 1, config.conv_size), axes, dtype, stack=stack)
 
         def bottleneck() -> Linear:
-            return Linear(
-                stack, (config.rank, embed), ("embed", "embed"), has_bias=False, dtype=dtype
-            )
+            return Linear(stack, (config.rank, embed), (None, "embed"), has_bias=False, dtype=dtype)
 
         self.query, self.query_conv = heads(key_size), convolution(key_size)
         self.key, self.key_conv = heads(key_size), convolution(key_size)
@@ -71,8 +69,8 @@ class GatedDelta(nnx.Module):
         """x [T, D]; the cache with the states after this step in the mixer's own entry."""
         config, layer = self.config, at.mixer
         state = cache[config.name]
-        assert isinstance(state, DeltaState) and at.step.recurrent is not None
-        out, state = self._recur(
+        assert at.step.recurrent is not None, "a model with this layer has slots of state"
+        out, states, tails = self._recur(
             tuple(part(x, layer) for part in (self.query, self.key, self.value)),
             tuple(
                 at_layer(part[...], layer)[:, 0]
@@ -80,7 +78,8 @@ class GatedDelta(nnx.Module):
             ),
             self._log_decay(x, layer),
             jax.nn.sigmoid(self.beta(x, layer).astype(jnp.float32)),
-            state,
+            state.states,
+            state.tails,
             layer,
             at.step.recurrent,
         )
@@ -88,7 +87,7 @@ class GatedDelta(nnx.Module):
         gate = GATES[config.gate_activation](self._heads(gate).astype(jnp.float32))
         out = (self.norm(out, layer) * gate).astype(x.dtype)
         out = jnp.reshape(out, (out.shape[0], -1), out_sharding=spec("token", "heads"))
-        return self.output(out, layer), cache | {config.name: state}
+        return self.output(out, layer), cache | {config.name: DeltaState(states, tails)}
 
     def _log_decay(self, x: jax.Array, layer: jax.Array) -> jax.Array:
         """float32 [T, V, 1], or one for each key dimension [T, V, I]."""
@@ -113,11 +112,12 @@ class GatedDelta(nnx.Module):
                 (spec("heads", None),) * 3,
                 spec("token", "heads", None),
                 spec("token", "heads"),
-                DELTA_STATE_SPEC,
+                STATES_SPEC,
+                TAILS_SPEC,
                 spec(),
                 spec(),
             ),
-            out_specs=(spec("token", "heads", None), DELTA_STATE_SPEC),
+            out_specs=(spec("token", "heads", None), STATES_SPEC, TAILS_SPEC),
             check_vma=False,
         )
         def recur(
@@ -125,14 +125,15 @@ class GatedDelta(nnx.Module):
             weights: tuple[jax.Array, ...],
             log_decay: jax.Array,
             beta: jax.Array,
-            state: DeltaState,
+            states: jax.Array,
+            tails: jax.Array,
             layer: jax.Array,
             batch: RecurrentBatch,
-        ) -> tuple[jax.Array, DeltaState]:
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
             mixed, tails = short_convolution(
                 jnp.concatenate(projected, axis=1).astype(jnp.float32),
                 jnp.concatenate(weights).astype(jnp.float32),
-                state.tails,
+                tails,
                 layer,
                 batch,
             )
@@ -145,11 +146,11 @@ class GatedDelta(nnx.Module):
                 v.reshape(len(v), -1, config.value_dim),
                 log_decay,
                 beta,
-                state.states,
+                states,
                 layer,
                 batch,
             )
-            return out, DeltaState(states=states, tails=tails)
+            return out, states, tails
 
         return recur
 
