@@ -7,6 +7,7 @@ parameters and are only built under eval_shape; values come as a flat dict.
 """
 
 import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,9 @@ class Block(nnx.Module):
     one after the other or in parallel. Mixers and MLPs are attributes under their config's name.
     """
 
+    mixer_modules: ClassVar = MIXERS
+    mlp_modules: ClassVar = MLPS
+
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
         make = functools.partial(
             norm,
@@ -72,21 +76,21 @@ class Block(nnx.Module):
         self.is_parallel = config.is_parallel
         self.residual_scale = config.residual_scale
         for mixer in config.mixers:
-            setattr(self, mixer.name, MIXERS[type(mixer)](config, mixer, dtype))
+            setattr(self, mixer.name, self.mixer_modules[type(mixer)](config, mixer, dtype))
         for mlp in config.mlps:
-            setattr(self, mlp.name, MLPS[type(mlp)](config, mlp, dtype))
+            setattr(self, mlp.name, self.mlp_modules[type(mlp)](config, mlp, dtype))
 
     def __call__(
         self, x: jax.Array, at: LayerInput, made: LayerConfig, cache: Cache
     ) -> tuple[jax.Array, Cache]:
         """One layer, made as `made` says: x [T, D] and the cache after it."""
-        normed = _normed(self.attention_norm, x, at)
-        branch, cache = getattr(self, made.mixer)(normed, at, cache)
+        inward = normed(self.attention_norm, x, at)
+        branch, cache = getattr(self, made.mixer)(inward, at, cache)
         if self.is_parallel:
-            return self.add(x, branch + getattr(self, made.mlp)(normed, at)), cache
-        x = self.add(x, _normed(self.attention_output_norm, branch, at))
-        branch = getattr(self, made.mlp)(_normed(self.mlp_norm, x, at), at)
-        return self.add(x, _normed(self.mlp_output_norm, branch, at)), cache
+            return self.add(x, branch + getattr(self, made.mlp)(inward, at)), cache
+        x = self.add(x, normed(self.attention_output_norm, branch, at))
+        branch = getattr(self, made.mlp)(normed(self.mlp_norm, x, at), at)
+        return self.add(x, normed(self.mlp_output_norm, branch, at)), cache
 
     def add(self, x: jax.Array, branch: jax.Array) -> jax.Array:
         """The residual stream x [T, D] with a branch's output."""
@@ -95,7 +99,8 @@ class Block(nnx.Module):
         return x + branch
 
 
-def _normed(norm: Norm | None, x: jax.Array, at: LayerInput) -> jax.Array:
+def normed(norm: Norm | None, x: jax.Array, at: LayerInput) -> jax.Array:
+    """x [T, D] after the layer's norm, where there is one."""
     return x if norm is None else norm(x, at.layer)
 
 

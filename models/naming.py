@@ -3,9 +3,9 @@ missing or left over.
 
 A family's WEIGHTS maps each of our parameter names to the checkpoint tensor it is made of.
 `{layer}` in the checkpoint name marks a stacked parameter [L, ...]: entry i of the stack comes from
-the tensor with the number of the i-th layer that the stack holds. `{layer}` and `{expert}` together
-mark a parameter [L, E, ...] whose experts are tensors of their own. Reading and placing tensors is
-runtime.checkpoint.load's work, not done here.
+the tensor with the number of the i-th layer that the stack holds. `{expert}`, `{head}`, `{stream}`:
+a further leading dimension, after that of the layers, whose entries are tensors of their own.
+Reading and placing tensors is runtime.checkpoint.load's work, not done here.
 """
 
 import re
@@ -20,6 +20,8 @@ from models.config import Stack
 from models.text_part import text_name
 
 Shape = tuple[int, ...]
+
+COUNTERS = ("{expert}", "{head}", "{stream}")  # at most one of them in a pattern
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,22 @@ class Source:
     @property
     def num_stacked(self) -> int:
         """Leading dimensions of the parameter that count tensors."""
-        return ("{layer}" in self.pattern) + ("{expert}" in self.pattern)
+        return sum(counter in self.pattern for counter in ("{layer}", *COUNTERS))
 
     def names(self, shape: Shape, layers: Iterable[int]) -> tuple[str, ...]:
         """The tensors that make up a parameter of this shape, in the order of its leading
         dimensions.
         """
-        named = [self.pattern.replace("{layer}", str(layer)) for layer in layers]
-        if "{expert}" not in self.pattern:
-            return tuple(named)
-        return tuple(
-            name.replace("{expert}", str(expert)) for name in named for expert in range(shape[1])
-        )
+        named = [self.pattern]
+        if "{layer}" in self.pattern:
+            named = [self.pattern.replace("{layer}", str(layer)) for layer in layers]
+        for counter in COUNTERS:
+            if counter in self.pattern:
+                count = shape[self.num_stacked - 1]
+                named = [
+                    name.replace(counter, str(index)) for name in named for index in range(count)
+                ]
+        return tuple(named)
 
 
 # A pattern alone is a Source without more; of several, the first whose tensors are there.

@@ -27,6 +27,10 @@ class MLP(nnx.Module):
 
     def __call__(self, x: jax.Array, at: LayerInput) -> jax.Array:
         """x [T, D] -> [T, D]."""
-        activate, up = ACTIVATIONS[self.activation], self.up(x, at.mlp)
-        hidden = activate(up) if self.gate is None else activate(self.gate(x, at.mlp)) * up
-        return self.down(hidden, at.mlp)
+        up = self.up(x, at.mlp)
+        hidden = self.activate(up if self.gate is None else self.gate(x, at.mlp))
+        return self.down(hidden if self.gate is None else hidden * up, at.mlp)
+
+    def activate(self, hidden: jax.Array) -> jax.Array:
+        """[T, F] -> [T, F]."""
+        return ACTIVATIONS[self.activation](hidden)
