@@ -33,6 +33,7 @@ _HELP = {
     "seed": "base of the random numbers of requests without a seed of their own",
     "served_model_name": "model name in the API; without it derived from --model",
     "tensor_parallel_size": "devices that share each layer",
+    "devices": "ids of the devices that share each layer, such as 0,1; without it the first ones",
     "host": "address to listen on",
     "port": "port to listen on; 0 = any free one",
     "api_key": "key that clients must send; without it $HALOGEN_API_KEY, and without that none",
@@ -51,7 +52,7 @@ _HELP = {
     "request_timeout_s": "seconds from arrival to the end of the answer",
     "drain_s": "seconds that running requests get to finish after SIGINT or SIGTERM",
 }
-_ALIASES = {"port": ("--p",)}
+_ALIASES = {"port": ("--p",), "devices": ("--d",)}
 _MODEL_ALIASES = {
     "--w": ("FOLDER", "a Hugging Face folder (config.json and safetensors)"),
     "--f": ("FILE", "a .gguf file"),

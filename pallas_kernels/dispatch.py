@@ -35,9 +35,13 @@ class Implementation:
 
 
 def platform() -> str:
-    """The platform that a program is traced for: the mesh's, without one JAX's default."""
+    """The platform that a program is traced for: the mesh's, without one JAX's default. A simulated
+    device calls the kernels of the CPU that simulates it.
+    """
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
+    if device is None:
+        return jax.default_backend()
+    return "cpu" if "(simulated)" in device.device_kind else device.platform
 
 
 class ImplementationError(RuntimeError):

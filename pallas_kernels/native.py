@@ -21,6 +21,7 @@ BUILD_FOLDER = FOLDER / "build"
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-pthread")
 
 
+PLATFORMS = ("cpu", "gcu")
 HANDLERS = (
     "HalogenQuantMatmul",
     "HalogenQuantTake",
@@ -61,10 +62,9 @@ def load() -> ctypes.CDLL:
 @functools.cache
 def refusal() -> str | None:
     """Why the native kernels cannot run here, None = they can."""
-    if jax.default_backend() != "cpu":
-        return f"native kernels run on the CPU, the default backend is {jax.default_backend()}"
     try:
-        load()
+        for symbol in HANDLERS:
+            target(symbol)
     except (NativeError, OSError) as error:
         return str(error)
     return None
@@ -75,15 +75,15 @@ def prepare() -> str:
 
     Returns what distinguishes programs that call this library; "" where there is none.
     """
-    if refusal() is not None:
-        return ""
-    for symbol in HANDLERS:
-        target(symbol)
-    return library_path().stem
+    return "" if refusal() is not None else library_path().stem
 
 
 @functools.cache
 def target(symbol: str) -> str:
-    """The name for jax.ffi.ffi_call of the library's handler `symbol`, registered on first use."""
-    jax.ffi.register_ffi_target(symbol, jax.ffi.pycapsule(getattr(load(), symbol)), platform="cpu")
+    """The name for jax.ffi.ffi_call of the library's handler `symbol`, registered on first use: for
+    the CPU, and for a GCU that the CPU simulates. NativeError where that one cannot call it.
+    """
+    for platform in PLATFORMS:
+        capsule = jax.ffi.pycapsule(getattr(load(), symbol))
+        jax.ffi.register_ffi_target(symbol, capsule, platform=platform)
     return symbol

@@ -49,7 +49,8 @@ def text() -> str:
 
 def _constants(abi: ModuleType) -> Iterator[tuple[str, int]]:
     for name, value in sorted(vars(abi).items()):
-        is_wanted = name.startswith(CONSTANTS) and not name.endswith("_STRUCT_SIZE")
+        is_size = name.endswith("_STRUCT_SIZE")  # FFI functions insist on them
+        is_wanted = name.startswith("XLA_FFI_" if is_size else CONSTANTS)
         if is_wanted and isinstance(value, int):
             yield name, value
 

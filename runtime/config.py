@@ -83,6 +83,7 @@ class EngineConfig:
     seed: int = 0
     served_model_name: str | None = None  # None = derived from the model's path
     tensor_parallel_size: int = 1  # devices along the mesh axis "tensor"
+    devices: str = ""  # ids of the devices that share each layer, as 0,1; "" = the first ones
     compile_cache_folder: str | None = field(
         default_factory=lambda: str(CACHE_FOLDER / "xla")
     )  # None = off
@@ -128,6 +129,30 @@ class EngineConfig:
             self.tensor_parallel_size,
             "use at least 1 device",
         )
+        _require(
+            all(part.strip().isdecimal() for part in self._device_parts)
+            and len(set(self.device_ids)) == len(self._device_parts),
+            "devices",
+            self.devices,
+            "use different numbers with commas between, such as 0,1",
+        )
+        if self.devices and self.tensor_parallel_size == 1:
+            object.__setattr__(self, "tensor_parallel_size", len(self.device_ids))
+        _require(
+            not self.devices or self.tensor_parallel_size == len(self.device_ids),
+            "tensor_parallel_size",
+            self.tensor_parallel_size,
+            f"--devices names {len(self.device_ids)}; leave one of the two out",
+        )
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        """What `devices` names, () = nothing."""
+        return tuple(int(part) for part in self._device_parts if part.strip().isdecimal())
+
+    @property
+    def _device_parts(self) -> list[str]:
+        return self.devices.split(",") if self.devices else []
 
 
 @dataclass(frozen=True)

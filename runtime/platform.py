@@ -24,21 +24,35 @@ MESH_AXES = ("data", "tensor")
 
 
 def devices_of(config: EngineConfig) -> list[Device]:
-    """The devices to use, tensor_parallel_size of them. ConfigError when the platform or the number
-    is not there.
+    """The devices to use, tensor_parallel_size of them, in the order of config.devices. ConfigError
+    when the platform, the number or an id is not there.
     """
+    size, ids = config.tensor_parallel_size, config.device_ids
+    if config.device == "gcu":  # a simulation has as many devices as JAX asks for at its first use
+        os.environ.setdefault("GCU_SIM_DEVICES", str(max(size, *(i + 1 for i in ids), 1)))
     try:
         found = jax.devices() if config.device == "auto" else jax.devices(config.device)
     except RuntimeError as error:
         raise ConfigError(
             f"--device {config.device!r} is not usable: JAX has no such platform here ({error})"
         ) from error
-    if config.tensor_parallel_size > len(found):
+    if size > len(found):
         raise ConfigError(
-            f"--tensor-parallel-size {config.tensor_parallel_size} needs as many devices, but "
+            f"--tensor-parallel-size {size} needs as many devices, but "
             f"platform {found[0].platform!r} has {len(found)}"
         )
-    return found[: config.tensor_parallel_size]
+    by_id = {device.id: device for device in found}
+    if unknown := set(ids) - by_id.keys():
+        raise ConfigError(
+            f"--devices {config.devices!r} is not usable: platform {found[0].platform!r} has no "
+            f"device {min(unknown)}; it has {', '.join(map(str, by_id))}"
+        )
+    return [by_id[i] for i in ids] or found[:size]
+
+
+def computes_on_host(device: Device) -> bool:
+    """Whether the host's CPU does the computing: it is the CPU, or simulated by it."""
+    return device.platform == "cpu" or "(simulated)" in device.device_kind
 
 
 def make_mesh(devices: list[Device]) -> Mesh:
@@ -93,15 +107,17 @@ def keep_freed_memory() -> None:
 
 
 def free_memory(devices: list[Device]) -> int:
-    """Bytes that can still be allocated over all devices; for CPU devices, which share it, the
-    host's available memory.
+    """Bytes that can still be allocated over all devices. Devices that the host's memory stands for
+    share what is available of it.
     """
-    if devices[0].platform == "cpu":
-        return host_memory_available()
     free = 0
     for device in devices:
         stats = device.memory_stats() or {}
         free += stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
+    if devices[0].platform == "cpu":  # has no statistics
+        return host_memory_available()
+    if computes_on_host(devices[0]):
+        return min(free, host_memory_available())
     return free
 
 

@@ -2,7 +2,7 @@
 
 JAX runs on the CPU with eight devices, so that sharded engines are testable anywhere, and keeps its
 compiled programs in the cache folder, where parallel workers and later runs find them. Where the
-GCU can be simulated, eight of them stand beside the CPU.
+GCU can be simulated, eight of them stand beside the CPU; `--platform gcu` makes them the default.
 """
 
 import os
@@ -20,11 +20,25 @@ from runtime.platform import use_compile_cache
 NUM_DEVICES = 8
 
 GCU_REFUSAL = driver.refusal()  # None = this process has the platform
-os.environ["GCU_SIM_DEVICES"] = str(NUM_DEVICES)
-jax.config.update("jax_platforms", "cpu" if GCU_REFUSAL else "cpu,gcu")
-pjrt_gcu.initialize()  # as JAX does where the package's entry points are installed
-jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
-use_compile_cache(str(CACHE_FOLDER / "xla-tests"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--platform", choices=("cpu", "gcu"), default="cpu", help="where engines compute"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    platforms = ["cpu"] if GCU_REFUSAL else ["cpu", "gcu"]
+    wanted = config.getoption("--platform")
+    if wanted not in platforms:
+        raise pytest.UsageError(f"no simulated GCU: {GCU_REFUSAL}")
+    platforms.sort(key=lambda platform: platform != wanted)  # the first is the default
+    os.environ["GCU_SIM_DEVICES"] = str(NUM_DEVICES)
+    jax.config.update("jax_platforms", ",".join(platforms))
+    pjrt_gcu.initialize()  # as JAX does where the package's entry points are installed
+    jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
+    use_compile_cache(str(CACHE_FOLDER / "xla-tests"))
 
 
 @pytest.fixture(scope="session")

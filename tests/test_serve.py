@@ -53,6 +53,9 @@ def test_the_short_forms_of_the_original_are_aliases(tmp_path: Path) -> None:
     assert serve.read_flags(["--f", str(file)])[0].model == str(file)
     assert serve.read_flags(["--m", "owner/name", "--p", "81"])[0].model == "owner/name"
     assert serve.read_flags(["--p", "81"])[1].port == 81
+    by_ids = serve.read_flags(["--device", "gcu", "--d", "2,5"])[0]
+    assert by_ids == EngineConfig(device="gcu", devices="2,5", tensor_parallel_size=2)
+    assert by_ids.device_ids == (2, 5)
 
 
 @pytest.mark.parametrize(

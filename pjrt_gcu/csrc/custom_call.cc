@@ -16,8 +16,14 @@ int FfiMinorOfDriver() {
   return minor >= 106 ? 3 : 0;
 }
 
-// Asks a function for its FFI version.
-XLA_FFI_Api_Version VersionOf(void* function) {
+// The answer of a function that cannot say its version: any address but null.
+void* CreateError(void*) {
+  static char error;
+  return &error;
+}
+
+// Asks a function for its FFI version. False where it refuses to say.
+bool AskVersion(void* function, XLA_FFI_Api_Version& version) {
   XLA_FFI_Metadata metadata;
   std::memset(&metadata, 0, sizeof(metadata));
   metadata.struct_size = sizeof(metadata);
@@ -29,10 +35,16 @@ XLA_FFI_Api_Version VersionOf(void* function) {
   extension.metadata = &metadata;
   XLA_FFI_CallFrame frame;
   std::memset(&frame, 0, sizeof(frame));
-  frame.struct_size = sizeof(frame);
+  frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
   frame.extension_start = &extension;
-  reinterpret_cast<void* (*)(XLA_FFI_CallFrame*)>(function)(&frame);
-  return metadata.api_version;
+  XLA_FFI_Api api;
+  std::memset(&api, 0, sizeof(api));
+  api.struct_size = sizeof(api);
+  api.XLA_FFI_Error_Create = reinterpret_cast<void*>(CreateError);
+  frame.api = &api;
+  void* error = reinterpret_cast<void* (*)(XLA_FFI_CallFrame*)>(function)(&frame);
+  version = metadata.api_version;
+  return error == nullptr;
 }
 
 const PJRT_FFI_Extension* FindExtension() {
@@ -46,7 +58,10 @@ const PJRT_FFI_Extension* FindExtension() {
 }  // namespace
 
 std::string RegisterCustomCall(const std::string& name, void* function) {
-  const XLA_FFI_Api_Version version = VersionOf(function);
+  XLA_FFI_Api_Version version;
+  if (!AskVersion(function, version)) {
+    return "custom call '" + name + "' is built for an XLA FFI that the plugin does not know";
+  }
   const int known = FfiMinorOfDriver();
   if (version.major_version != 0 || version.minor_version > known) {
     return "custom call '" + name + "' is built for XLA FFI " +

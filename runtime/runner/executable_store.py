@@ -21,7 +21,7 @@ from jax.experimental import serialize_executable
 
 MAX_AGE_S = 30 * 86400  # entries not used for so long are removed
 PROJECT = Path(__file__).resolve().parents[2]
-ROOMS = ("models", "pallas_kernels", "runtime")
+ROOMS = ("models", "pallas_kernels", "pjrt_gcu", "runtime")
 
 
 def source_digest() -> str:
@@ -56,7 +56,7 @@ class ExecutableStore:
         try:
             entry = pickle.loads(path.read_bytes())
             executable = serialize_executable.deserialize_and_load(
-                *entry, execution_devices=self._devices
+                *entry, backend=self._devices[0].client, execution_devices=self._devices
             )
             path.touch()
             return executable

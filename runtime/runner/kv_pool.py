@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from runtime.config import ConfigError, EngineConfig
 
 GIB = 1 << 30
-# CPU memory is shared with everything else on the host and costs time to touch, so "auto" stays
+# The host's memory is shared with everything else on it and costs time to touch, so "auto" stays
 # modest there.
-CPU_AUTO_BYTES = 2 * GIB
+HOST_AUTO_BYTES = 2 * GIB
 MIN_STATES = 2  # one for a sequence, one for the snapshot that it starts from
 SNAPSHOTS_PER_SEQUENCE = 3  # that a pool of states has room for, where memory allows
 STATE_SHARE = 0.5  # of the memory, at most
@@ -33,11 +33,12 @@ def pool_size(
     block_bytes: int,
     free_bytes: int,
     *,
-    is_cpu: bool,
+    is_host: bool,
     state_bytes: int = 0,
 ) -> PoolSize:
     """The pool for a model made for `model_len` tokens, whose blocks cost `block_bytes` and whose
-    slots of recurrent state cost `state_bytes` (0 = it has none), with `free_bytes` left.
+    slots of recurrent state cost `state_bytes` (0 = it has none), with `free_bytes` left:
+    of the host's memory or a device's own.
 
     ConfigError when the limits that the user set cannot be met, naming the flags that would meet
     them.
@@ -53,9 +54,9 @@ def pool_size(
             )
     else:
         budget = int(free_bytes * config.kv_fraction)
-        if is_cpu:
+        if is_host:
             least = longest * block_bytes + MIN_STATES * int(state_bytes / STATE_SHARE)
-            budget = min(budget, max(CPU_AUTO_BYTES, least))
+            budget = min(budget, max(HOST_AUTO_BYTES, least))
     num_states = _num_states(config, state_bytes, budget)
     budget -= num_states * state_bytes
     num_blocks = min(budget // block_bytes, config.max_num_seqs * longest)

@@ -22,7 +22,7 @@ from runtime.chat import ChatTemplate
 from runtime.checkpoint import CheckpointError, open_checkpoint
 from runtime.checkpoint.load import load_parameters
 from runtime.config import ConfigError, EngineConfig, Report
-from runtime.platform import Device, devices_of, make_mesh
+from runtime.platform import Device, computes_on_host, devices_of, make_mesh
 from runtime.tokenizer import Tokenizer
 
 
@@ -59,7 +59,7 @@ class LoadedModel:
     @property
     def kernels(self) -> str:
         """Which kernels serve, for people."""
-        if self.platform != "cpu":
+        if not computes_on_host(self.mesh.devices.flat[0]):
             return "XLA"
         reason = native.refusal()
         if reason is not None:
@@ -91,7 +91,7 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
                 f"for {decoder.max_positions} tokens; use at most that"
             )
         mesh = make_mesh(devices)
-        dtype = _dtype(config, hf_config, devices[0].platform)
+        dtype = _dtype(config, hf_config, devices[0])
         program = DecoderProgram(decoder, dtype, getattr(family, "Decoder", Decoder))
         tokenizer = checkpoint.tokenizer()
         template = None
@@ -122,7 +122,7 @@ def _packing_refusal(config: EngineConfig, devices: list[Device]) -> str | None:
     """Why quantised weights are dequantised at load, None = they stay packed."""
     if config.dequantize:
         return "as --dequantize asks"
-    if devices[0].platform != "cpu":
+    if not computes_on_host(devices[0]):
         return "packed weights are multiplied on the CPU only"
     if len(devices) > 1:
         return "packed weights are not split over devices"
@@ -138,11 +138,11 @@ def _text(tokenizer: Tokenizer, token_id: int | None) -> str:
     return "" if token_id is None else tokenizer.token_text(token_id)
 
 
-def _dtype(config: EngineConfig, hf_config: dict[str, Any], platform: str) -> jnp.dtype:
+def _dtype(config: EngineConfig, hf_config: dict[str, Any], device: Device) -> jnp.dtype:
     """What weights and activations are held in. XLA:CPU is fast in float32 only."""
     if config.dtype != "auto":
         return jnp.dtype(config.dtype)
-    if platform == "cpu":
+    if computes_on_host(device):
         return jnp.dtype("float32")
     stored = hf_config.get("dtype") or hf_config.get("torch_dtype") or "bfloat16"
     return jnp.dtype(stored if stored in ("float32", "bfloat16", "float16") else "bfloat16")

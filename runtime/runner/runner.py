@@ -18,7 +18,7 @@ from models.cache import CacheSize, CacheSpec
 from runtime.config import EngineConfig, Report
 from runtime.engine.plan import SampledToken, SlotReset, StepPlan
 from runtime.engine.sampling_params import MAX_LOGPROBS
-from runtime.platform import free_memory, host_fingerprint
+from runtime.platform import computes_on_host, free_memory, host_fingerprint
 from runtime.runner.buckets import Bucket, BucketTable
 from runtime.runner.executable_store import ExecutableStore
 from runtime.runner.executables import COMPILES, make_executables
@@ -61,7 +61,7 @@ class Runner:
             model.config.max_positions,
             self.cache_spec.block_bytes,
             free_memory(list(self._mesh.devices.flat)),
-            is_cpu=model.platform == "cpu",
+            is_host=computes_on_host(self._mesh.devices.flat[0]),
             state_bytes=self.cache_spec.state_bytes,
         )
         self.num_blocks = size.num_blocks

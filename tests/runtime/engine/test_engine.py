@@ -263,9 +263,7 @@ def test_other_chunks_and_blocks_give_the_same_tokens(folder, llm, solo, options
 
 
 def test_a_model_split_over_two_devices_gives_the_same_tokens(tmp_path):
-    """Oracle: the same model on one of the process's eight CPU devices. Its head counts are made
-    even.
-    """
+    """Oracle: the same model on one of the process's eight devices. Head counts are made even."""
     folder = evened(golden("qwen3")).write(tmp_path / "even")
     batch, params = prompts(np.random.default_rng(8), 5), SamplingParams(max_tokens=9, **GREEDY)
     answers = []
@@ -301,6 +299,8 @@ def test_a_model_that_cannot_be_split_says_which_sizes_work(folder):
     ):
         LLM(str(folder), tensor_parallel_size=2)
     with pytest.raises(
-        ConfigError, match=r"size 9 needs as many devices, but platform 'cpu' has 8"
+        ConfigError, match=r"size 9 needs as many devices, but platform '\w+' has 8"
     ):
         LLM(str(folder), tensor_parallel_size=9)
+    with pytest.raises(ConfigError, match=r"'1,99' is not usable: .* has no device 99"):
+        LLM(str(folder), devices="1,99")

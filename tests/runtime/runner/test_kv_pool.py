@@ -3,13 +3,14 @@
 import pytest
 
 from runtime.config import ConfigError, EngineConfig
-from runtime.runner.kv_pool import CPU_AUTO_BYTES, GIB, PoolSize, pool_size
+from runtime.runner.kv_pool import GIB, HOST_AUTO_BYTES, PoolSize, pool_size
 
 BLOCK = 1 << 20  # bytes
 
 
-def size(free=8 * GIB, is_cpu=False, model_len=1000, **options):
-    return pool_size(EngineConfig(block_size=16, **options), model_len, BLOCK, free, is_cpu=is_cpu)
+def size(free=8 * GIB, is_host=False, model_len=1000, **options):
+    config = EngineConfig(block_size=16, **options)
+    return pool_size(config, model_len, BLOCK, free, is_host=is_host)
 
 
 def test_a_fraction_of_free_memory_is_used():
@@ -22,9 +23,9 @@ def test_the_pool_is_no_larger_than_all_sequences_at_full_length_need():
 
 
 def test_on_cpu_auto_stays_modest_but_holds_one_sequence():
-    assert size(is_cpu=True, max_num_seqs=4096).num_blocks == CPU_AUTO_BYTES // BLOCK
-    assert size(is_cpu=True, model_len=40_000, max_num_seqs=64).num_blocks == 2500
-    assert size(is_cpu=True, max_num_seqs=4096, kv_cache_gb=3).num_blocks == 3072
+    assert size(is_host=True, max_num_seqs=4096).num_blocks == HOST_AUTO_BYTES // BLOCK
+    assert size(is_host=True, model_len=40_000, max_num_seqs=64).num_blocks == 2500
+    assert size(is_host=True, max_num_seqs=4096, kv_cache_gb=3).num_blocks == 3072
 
 
 def test_the_context_is_shortened_to_what_fits_unless_the_user_set_it():
@@ -40,7 +41,7 @@ def test_slots_of_recurrent_state_share_the_memory_with_blocks():
 
     def pool(blocks, **options):
         config = EngineConfig(block_size=16, kv_cache_gb=blocks * BLOCK / GIB, **options)
-        return pool_size(config, 100, BLOCK, 8 * GIB, is_cpu=False, state_bytes=8 * BLOCK)
+        return pool_size(config, 100, BLOCK, 8 * GIB, is_host=False, state_bytes=8 * BLOCK)
 
     assert pool(500, max_num_seqs=4) == PoolSize(28, 100, 16)
     assert pool(129, max_num_seqs=4) == PoolSize(28, 100, 8)

@@ -1,0 +1,100 @@
+"""The engine on simulated GCUs: what a step costs, and that tokens are the CPU's.
+
+Oracle unless a test says otherwise: the same engine on JAX's CPU.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from golden import evened, golden
+
+from pjrt_gcu import stats
+from runtime import LLM, SamplingParams
+
+LIMITS: dict[str, Any] = {
+    "max_num_seqs": 2,
+    "block_size": 4,
+    "prefill_chunk_size": 9,
+    "max_model_len": 40,
+    "kv_cache_gb": 0.01,
+    "compile_cache_folder": None,
+}
+GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+PROMPTS = [np.random.default_rng(5).integers(2, 97, length).tolist() for length in (13, 5, 22)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return evened(golden("qwen3")).write(tmp_path_factory.mktemp("gcu") / "qwen3")
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path, gcu_devices: list[Any]) -> LLM:
+    return LLM(str(folder), device="gcu", **LIMITS)
+
+
+@pytest.fixture(scope="module")
+def tokens_of_cpu(folder: Path) -> list[list[int]]:
+    return tokens(LLM(str(folder), device="cpu", **LIMITS))
+
+
+def tokens(llm: LLM) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in llm.generate(list(PROMPTS), GREEDY)]
+
+
+def test_tokens_are_those_of_the_cpu(llm: LLM, tokens_of_cpu: list[list[int]]) -> None:
+    assert llm.engine.description["device"] == "gcu x 1"
+    assert tokens(llm) == tokens_of_cpu
+
+
+def test_tokens_of_two_devices_named_by_their_ids_are_those_of_one(
+    folder: Path, tokens_of_cpu: list[list[int]]
+) -> None:
+    llm = LLM(str(folder), device="gcu", devices="3,1", **LIMITS)
+    assert [device.id for device in llm.engine.model.mesh.devices.flat] == [3, 1]
+    assert tokens(llm) == tokens_of_cpu
+
+
+def test_a_decode_step_is_one_launch_one_put_and_one_fetch(
+    llm: LLM, counted: Callable[[], dict[str, int]]
+) -> None:
+    """Oracle: the plugin's counters over seven steps between the first token and the last."""
+    llm.add_request(PROMPTS[0], GREEDY)
+    for _ in range(4):  # two chunks, and the first tokens
+        llm.step()
+    counted()
+    for _ in range(3):
+        assert llm.step()
+    seen = counted()
+    assert {name: value for name, value in seen.items() if value and "bytes" not in name} == {
+        "launches": 3,
+        "host_to_device": 3,
+        "device_to_host": 3,
+    }
+    while llm.engine.has_work:
+        llm.step()
+    assert llm.engine.stats().compiles_after_ready == 0
+
+
+def test_no_launch_of_a_step_is_longer_than_its_weights(llm: LLM) -> None:
+    """Oracle: the parameters' bytes; the cache is donated and counts with what is written only."""
+    tokens(llm)
+    launch = stats.launches()[-1]
+    assert 0 < launch.traffic_bytes - llm.engine.model.parameter_bytes < 100_000
+
+
+def test_programs_that_were_kept_are_loaded(
+    folder: Path, tmp_path: Path, counted: Callable[[], dict[str, int]]
+) -> None:
+    """Oracle: the plugin's counters, and the tokens of the first start."""
+    seen = []
+    for _ in range(2):
+        counted()
+        options = {**LIMITS, "compile_cache_folder": str(tmp_path)}
+        seen.append((tokens(LLM(str(folder), device="gcu", **options)), counted()))
+    assert seen[1][0] == seen[0][0]
+    assert seen[1][1]["compiles"] == 0
+    assert seen[1][1]["loads"] > 0
