@@ -72,6 +72,12 @@ class AsyncEngine:
     def description(self) -> dict[str, str]:
         return self._engine.description
 
+    def check_grammar(self, grammar: str) -> None:
+        """Compile a grammar, which `generate` then finds ready. May be called from any thread and
+        takes up to a second. Raises GrammarError.
+        """
+        self._engine.grammars.matcher(grammar)
+
     def stats(self) -> EngineStats:
         return self._engine.stats()
 

@@ -1,12 +1,14 @@
 """The engine: requests in, deltas out, one step at a time.
 
-`step` plans and dispatches the next step, then turns the results of the step before into text while
-the device runs: the host is one step behind the device, never in its way. Single-threaded;
+`step` plans and launches the next step, then turns the results of the step before into text while
+the device runs: the host is one step behind the device, never in its way. Only where a row is bound
+by a grammar the launch, but not the planning, waits for the token before. Single-threaded;
 AsyncEngine and LLM drive it. Sequences, blocks and plans are the scheduler's, device state is the
 runner's, text is Completion's; this file ties them together.
 """
 
 import hashlib
+import logging
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -15,6 +17,7 @@ import numpy as np
 
 from runtime.config import EngineConfig, Report
 from runtime.engine.block_manager import BlockManager
+from runtime.engine.constraint import Constraint, masks
 from runtime.engine.plan import PlannedRow, SampledToken, StepPlan
 from runtime.engine.pooling import Pool
 from runtime.engine.request import (
@@ -29,10 +32,13 @@ from runtime.engine.scheduler import Scheduler
 from runtime.engine.sequence import Sequence, Status
 from runtime.engine.state_pool import StatePool
 from runtime.engine.stopping import Completion
+from runtime.grammar import GrammarCompiler, GrammarError, MaskWriter, Matcher
 from runtime.platform import keep_freed_memory, use_compile_cache
 from runtime.runner.executables import COMPILES
 from runtime.runner.model import LoadedModel, load_model
 from runtime.runner.runner import InFlight, Runner, StepResult
+
+LOG = logging.getLogger("halogen.engine")
 
 
 @dataclass
@@ -85,6 +91,8 @@ class Engine:
             trim=self.runner.buckets.trim,
             stop_ids=self.model.tokenizer.eos_ids,
         )
+        self.grammars = GrammarCompiler(self.model.tokenizer, self.model.config.vocab_size)
+        self._mask_writer = MaskWriter()
         self._generations: dict[str, _Generation] = {}
         self._in_flight: tuple[InFlight, list[Sequence]] | None = None
         self._num_sequences = 0
@@ -131,6 +139,7 @@ class Engine:
         self.validate(request)
         room = self.max_model_len - len(request.prompt_token_ids)
         max_tokens = 1 if request.pooling else min(room, request.params.max_tokens or room)
+        matcher = None if request.params.grammar is None else self._matcher(request.params.grammar)
         sequences: list[Sequence] = []
         for index in range(request.params.n):
             seed = _seed(request.params, self.config.seed, self._num_sequences, index)
@@ -143,6 +152,7 @@ class Engine:
                     seed=seed,
                     max_tokens=max_tokens,
                     leader=leader,
+                    constraint=self._constraint(request.params, matcher),
                 )
             )
             self._num_sequences += 1
@@ -162,6 +172,20 @@ class Engine:
             for sequence in sequences:
                 self.scheduler.add(sequence)
 
+    def _matcher(self, grammar: str) -> Matcher:
+        try:
+            return self.grammars.matcher(grammar)
+        except GrammarError as error:
+            raise ParameterError("grammar", f"the grammar cannot be used: {error}") from None
+
+    def _constraint(self, params: SamplingParams, matcher: Matcher | None) -> Constraint | None:
+        """None where any token may come at any time."""
+        rule, tokenizer = params.reasoning, self.model.tokenizer
+        if matcher is None and (rule is None or rule.max_tokens is None):
+            return None
+        own = None if matcher is None else matcher.copy()
+        return Constraint(own, rule, tokenizer.token_bytes, tokenizer.eos_ids)
+
     def abort(self, request_id: str) -> None:
         """End a request now; unknown or finished ones are ignored. What it held is free for the
         next step.
@@ -176,22 +200,44 @@ class Engine:
 
     def step(self) -> list[RequestDelta]:
         """Dispatch the next step, then report what the one before gave; [] = no news."""
-        before = self._in_flight
+        before, result = self._in_flight, None
         with self._lock:
             planned = self.scheduler.schedule()
         self._in_flight = None
         if planned is not None:
             plan, sequences = planned
-            self._in_flight = (self.runner.dispatch(plan), sequences)
-        return [] if before is None else self._receive(*before)
+            prepared, mask = self.runner.prepare(plan), None
+            if any(row.has_mask for row in plan.rows):
+                if before is not None:
+                    result = self._fetch(*before)
+                mask = self._mask(plan, sequences)
+            self._in_flight = (self.runner.launch(prepared, mask), sequences)
+        if before is None:
+            return []
+        return self._receive(*before, result or self._fetch(*before))
+
+    def _fetch(self, in_flight: InFlight, sequences: list[Sequence]) -> StepResult:
+        """The results of a step; constraints hear of their tokens at once."""
+        result = self.runner.fetch(in_flight)
+        for sequence, sampled in zip(sequences, result.sampled, strict=True):
+            is_running = sequence.status is not Status.FINISHED
+            if sequence.constraint is not None and sampled is not None and is_running:
+                sequence.constraint.advance(sampled.token_id)
+        return result
+
+    def _mask(self, plan: StepPlan, sequences: list[Sequence]) -> np.ndarray:
+        rows = zip(plan.rows, sequences, strict=True)
+        constraints = [sequence.constraint if row.has_mask else None for row, sequence in rows]
+        return masks(constraints, self.grammars.vocab_size, self._mask_writer)
 
     @property
     def last_plan(self) -> StepPlan | None:
         """The plan of the step in flight, for inspection."""
         return None if self._in_flight is None else self._in_flight[0].plan
 
-    def _receive(self, in_flight: InFlight, sequences: list[Sequence]) -> list[RequestDelta]:
-        result = self.runner.fetch(in_flight)
+    def _receive(
+        self, in_flight: InFlight, sequences: list[Sequence], result: StepResult
+    ) -> list[RequestDelta]:
         with self._lock:
             self._num_steps += 1
             touched: dict[str, _Generation] = {}
@@ -230,7 +276,12 @@ class Engine:
             self.scheduler.finish(sequence, "stop")
             return
         self._num_generated_tokens += 1
-        progress = generation.completions[sequence.index].push(sampled.token_id)
+        constraint = sequence.constraint
+        is_complete = constraint is not None and constraint.is_complete
+        progress = generation.completions[sequence.index].push(sampled.token_id, is_complete)
+        if constraint is not None and constraint.error and progress.finish_reason is None:
+            LOG.warning("%s ends early: %s", sequence.request.request_id, constraint.error)
+            progress = replace(progress, finish_reason="abort")
         generation.deltas.append(
             CompletionDelta(
                 index=sequence.index,

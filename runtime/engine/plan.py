@@ -29,6 +29,7 @@ class PlannedRow:
     seed: int  # 64-bit
     has_penalty: bool = False  # counts of this slot are kept on the device
     has_bias: bool = False  # bias row of this slot applies
+    has_mask: bool = False  # the engine says which tokens may be drawn when it knows the last one
     next_token_ids: tuple[int, ...] | None = (
         None  # per token: the prompt token after it; None = no prompt logprobs
     )

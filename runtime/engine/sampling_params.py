@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runtime.engine.reasoning_rule import ReasoningRule
+
 MAX_LOGPROBS = 20  # most alternatives per position that the step program returns
 MAX_CHOICES = 128  # most completions of one request
 
@@ -60,6 +62,8 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     skip_special_tokens: bool = True
     shown_special_ids: frozenset[int] = frozenset()  # special tokens that are text all the same
+    grammar: str | None = None  # of runtime.grammar; what the answer must look like
+    reasoning: ReasoningRule | None = None  # comes before the grammar, and may be limited
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):

@@ -257,6 +257,7 @@ class Scheduler:
             params=sequence.params,
             seed=sequence.seed,
             has_penalty=_has_penalty(sequence),
+            has_mask=is_sampled and sequence.constraint is not None,
             has_bias=bool(sequence.params.logit_bias) or sequence.is_stop_banned,
             next_token_ids=self._next_token_ids(sequence, start, count),
             is_pooled=sequence.request.pooling is not None,

@@ -9,6 +9,7 @@ the cache or will be once the steps already dispatched have run. Imports neither
 import enum
 
 from runtime.engine.block_manager import block_hash, root_hash
+from runtime.engine.constraint import Constraint
 from runtime.engine.request import FinishReason, Request
 from runtime.engine.sampling_params import SamplingParams
 
@@ -33,6 +34,7 @@ class Sequence:
         seed: int,
         max_tokens: int,
         leader: "Sequence | None" = None,
+        constraint: Constraint | None = None,
     ) -> None:
         self.request = request
         self.index = index
@@ -40,6 +42,7 @@ class Sequence:
         self.seed = seed
         self.max_tokens = max_tokens  # completion tokens, the model's limit considered
         self.leader = leader
+        self.constraint = constraint  # of the tokens that the engine has received
         self.status = Status.WAITING
         self.finish_reason: FinishReason | None = None
         self.token_ids: list[int] = list(request.prompt_token_ids)

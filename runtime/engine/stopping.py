@@ -37,8 +37,8 @@ class Completion:
         self._held = ""
         self._num_tokens = 0
 
-    def push(self, token_id: int) -> Progress:
-        """Take the next token."""
+    def push(self, token_id: int, is_complete: bool = False) -> Progress:
+        """Take the next token. `is_complete`: the completion is whole, so it ends here."""
         params = self._params
         self._num_tokens += 1
         is_eos = not params.ignore_eos and token_id in self._eos_ids
@@ -47,7 +47,7 @@ class Completion:
             stop_reason = None if is_eos else token_id
             return Progress(self._held + text + self._detokenizer.flush(), "stop", stop_reason)
         new = self._detokenizer.push(token_id)
-        is_last = self._num_tokens >= self._max_tokens
+        is_last = is_complete or self._num_tokens >= self._max_tokens
         if is_last:
             new += self._detokenizer.flush()
         text = self._held + new
@@ -56,7 +56,7 @@ class Completion:
             if stopped is not None:
                 return stopped
         if is_last:
-            return Progress(text, "length")
+            return Progress(text, "stop" if is_complete else "length")
         held = self._longest_beginning(text) if params.stop else 0
         self._held = text[len(text) - held :]
         return Progress(text[: len(text) - held])

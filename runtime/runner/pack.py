@@ -80,6 +80,7 @@ class PackLayout:
             "num_logprobs",
             "has_penalty",
             "has_bias",
+            "has_mask",
             *INT_OPTIONS,
         )
         fields += [_Field(name, rows) for name in names]
@@ -148,6 +149,7 @@ class PackLayout:
         view["state_slot"][index] = row.slot
         view["has_penalty"][index] = row.has_penalty
         view["has_bias"][index] = row.has_bias
+        view["has_mask"][index] = row.has_mask
         params = row.params
         view["num_logprobs"][index] = -1 if params.logprobs is None else params.logprobs
         view["seed"].view(np.uint32)[index] = (row.seed >> 32 & 0xFFFFFFFF, row.seed & 0xFFFFFFFF)
@@ -192,6 +194,7 @@ class PackLayout:
                 seed=lax.bitcast_convert_type(value["seed"], jnp.uint32),
                 has_penalty=value["has_penalty"] != 0,
                 has_bias=value["has_bias"] != 0,
+                has_mask=value["has_mask"] != 0,
             ),
             is_sampled=value["is_sampled"] != 0,
             next_token_ids=value["next_token_ids"],

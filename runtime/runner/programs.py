@@ -22,6 +22,7 @@ from runtime.runner.model import LoadedModel
 from runtime.runner.pack import PackLayout
 from runtime.runner.sampler_state import SamplerState
 from runtime.runner.step import DeviceState, all_logits, step
+from runtime.runner.token_mask import num_words
 
 RESET_CHUNK = 512  # token ids per call of the slot reset programs
 
@@ -71,7 +72,10 @@ class EnginePrograms:
 
     def all(self) -> dict[str, Program]:
         """Every program that serving needs, by name; the largest first: they compile longest."""
-        steps = {str(bucket): self._step(step, bucket) for bucket in reversed(self._buckets.all)}
+        steps = {
+            str(bucket): self._step(step, bucket, self.abstract_mask(bucket))
+            for bucket in reversed(self._buckets.all)
+        }
         ids = self._abstract(jnp.int32, RESET_CHUNK)
         values = self._abstract(jnp.float32, RESET_CHUNK)
         return {
@@ -83,6 +87,10 @@ class EnginePrograms:
     def logits(self, bucket: Bucket) -> Program:
         """A forward pass that returns the logits of all tokens of a bucket."""
         return self._step(all_logits, bucket)
+
+    def abstract_mask(self, bucket: Bucket) -> jax.ShapeDtypeStruct:
+        """The tokens that the rows of a step may draw, as bits."""
+        return self._abstract(jnp.int32, bucket.rows, num_words(self._model.config.vocab_size))
 
     def empty_state(self) -> DeviceState:
         return jax.tree.map(
@@ -119,7 +127,7 @@ class EnginePrograms:
             last_tokens=self._abstract(jnp.int32, slots),
         )
 
-    def _step(self, run: Callable[..., Any], bucket: Bucket) -> Program:
+    def _step(self, run: Callable[..., Any], bucket: Bucket, *arrays: Any) -> Program:
         layout = self.layout(bucket)
         parameters = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
@@ -127,7 +135,7 @@ class EnginePrograms:
         )
         return Program(
             functools.partial(run, self._model.program, layout),
-            (parameters, self._abstract_state(), self._abstract(jnp.int32, layout.size)),
+            (parameters, self._abstract_state(), self._abstract(jnp.int32, layout.size), *arrays),
             donated=1,
         )
 

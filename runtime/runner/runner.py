@@ -1,9 +1,9 @@
 """Runs plans: the device state, the executables of every bucket, and the only device-to-host
 transfer.
 
-`dispatch` returns as soon as the step is queued; `fetch` waits for it. Dispatching the next step
-before fetching the last is what lets host work overlap the device: tokens travel between steps on
-the device. Knows plans and buckets, not sequences.
+`launch` returns as soon as the step is queued; `fetch` waits for it. Launching the next step before
+fetching the last is what lets host work overlap the device: tokens travel between steps on the
+device. Knows plans and buckets, not sequences.
 """
 
 from dataclasses import dataclass
@@ -34,6 +34,15 @@ class InFlight:
 
     plan: StepPlan
     output: StepOutput
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A step that can be launched."""
+
+    plan: StepPlan
+    bucket: Bucket
+    buffer: jax.Array
 
 
 @dataclass(frozen=True)
@@ -85,18 +94,33 @@ class Runner:
         self._logits_executables: dict[Bucket, jax.stages.Compiled] = {}
         with COMPILES.expected(), jax.set_mesh(self._mesh):
             self._state = self._programs.empty_state()
+            # Stand in where no row has a mask, so that nothing is copied: by rows.
+            self._no_masks = {
+                mask.shape[0]: self._put(np.zeros(mask.shape, np.int32))
+                for mask in map(self._programs.abstract_mask, self.buckets.all)
+            }
 
-    def dispatch(self, plan: StepPlan) -> InFlight:
-        """Queue a step; returns before it has run."""
+    def prepare(self, plan: StepPlan) -> Prepared:
+        """Everything of a step but the masks of its rows, on the way to the device."""
         for reset in plan.resets:
             self._reset(reset)
         is_mixed = plan.wants_prompt or plan.wants_hidden
         bucket = self.buckets.fit(plan.num_tokens, len(plan.rows), is_mixed=is_mixed)
         buffer = self._programs.layout(bucket).pack(plan)
+        return Prepared(plan, bucket, self._put(buffer))
+
+    def launch(self, prepared: Prepared, mask: np.ndarray | None = None) -> InFlight:
+        """Queue a prepared step; returns before it has run. `mask` (int32 [rows of the plan, W])
+        where a row of the plan has one.
+        """
+        bucket = prepared.bucket
+        on_device = self._no_masks[bucket.rows]
+        if mask is not None:
+            on_device = self._put(np.pad(mask, ((0, bucket.rows - len(mask)), (0, 0))))
         self._state, output = self._executables[str(bucket)](
-            self.model.parameters, self._state, self._put(buffer)
+            self.model.parameters, self._state, prepared.buffer, on_device
         )
-        return InFlight(plan, output)
+        return InFlight(prepared.plan, output)
 
     def _put(self, array: np.ndarray | np.generic) -> jax.Array:
         return jax.device_put(array, NamedSharding(self._mesh, PartitionSpec()))

@@ -18,13 +18,14 @@ from runtime.runner.mass_filters import filtered_mass
 from runtime.runner.sampler_state import SamplerState, num_generated
 from runtime.runner.sampling_filters import threshold, token_mass, uses_filters
 from runtime.runner.sampling_input import SamplingInput
+from runtime.runner.token_mask import masked
 from runtime.runner.vocabulary import at_index, first_largest, fold
 
 
 def sample(
-    logits: Float[Array, "R V"], rows: SamplingInput, state: SamplerState
+    logits: Float[Array, "R V"], rows: SamplingInput, state: SamplerState, mask: Int[Array, "R W"]
 ) -> Int[Array, " R"]:
-    """Draw one token per row from raw logits. int32 [R].
+    """Draw one token per row from raw logits. int32 [R]. `mask`: see runtime.runner.token_mask.
 
     The order is vLLM's: bias, penalties, temperature, min_p, top_k, top_p; then typical_p and XTC,
     which vLLM does not have. Greedy rows take the
@@ -35,12 +36,13 @@ def sample(
     # A step of greedy rows alone reads its logits once and writes nothing of their size: at 16 rows
     # of 262,144 logits the general way takes 9 ms, this one 2.
     return lax.cond(
-        jnp.all(is_greedy & ~(rows.has_bias | rows.has_penalty)),
-        lambda logits, rows, state: first_largest(fold(logits, -jnp.inf), without_nan),
-        lambda logits, rows, state: _sample_any(logits, rows, state, is_greedy),
+        jnp.all(is_greedy & ~(rows.has_bias | rows.has_penalty | rows.has_mask)),
+        lambda logits, rows, state, mask: first_largest(fold(logits, -jnp.inf), without_nan),
+        lambda logits, rows, state, mask: _sample_any(logits, rows, state, mask, is_greedy),
         logits,
         rows,
         state,
+        mask,
     )
 
 
@@ -48,9 +50,10 @@ def _sample_any(
     logits: Float[Array, "R V"],
     rows: SamplingInput,
     state: SamplerState,
+    mask: Int[Array, "R W"],
     is_greedy: Bool[Array, " R"],
 ) -> Int[Array, " R"]:
-    final = fold(adjust(logits, rows, state), -jnp.inf)
+    final = fold(adjust(logits, rows, state, mask), -jnp.inf)
     best = first_largest(final)
     tokens = lax.cond(
         jnp.all(is_greedy),
@@ -64,18 +67,26 @@ def _sample_any(
 
 
 def adjust(
-    logits: Float[Array, "R V"], rows: SamplingInput, state: SamplerState
+    logits: Float[Array, "R V"], rows: SamplingInput, state: SamplerState, mask: Int[Array, "R W"]
 ) -> Float[Array, "R V"]:
-    """Logits after bias and penalties, without NaN (-inf instead) or +inf (the largest float32
-    instead).
+    """Logits after bias, penalties and masks, without NaN (-inf instead) or +inf (the largest
+    float32 instead).
     """
-    logits = lax.cond(
-        jnp.any(rows.has_bias | rows.has_penalty),
-        _bias_and_penalise,
-        lambda logits, rows, state: logits,
+    # One switch and not one conditional per group: each would copy the logits.
+    has_bias_or_penalty = jnp.any(rows.has_bias | rows.has_penalty)
+    logits = lax.switch(
+        jnp.where(has_bias_or_penalty, 2, jnp.any(rows.has_mask).astype(jnp.int32)),
+        (
+            lambda logits, rows, state, mask: logits,
+            lambda logits, rows, state, mask: masked(logits, rows.has_mask, mask),
+            lambda logits, rows, state, mask: masked(
+                _bias_and_penalise(logits, rows, state), rows.has_mask, mask
+            ),
+        ),
         logits,
         rows,
         state,
+        mask,
     )
     return without_nan(logits)
 

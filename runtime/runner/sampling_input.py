@@ -47,4 +47,5 @@ class SamplingInput:
     state_slot: jax.Array  # int32 [R]; row of SamplerState, read only with a penalty or a bias
     has_penalty: jax.Array  # bool [R]
     has_bias: jax.Array  # bool [R]
+    has_mask: jax.Array  # bool [R]; the step's mask says which tokens may be drawn
     num_logprobs: jax.Array  # int32 [R]; alternatives to report, -1 = no logprobs at all

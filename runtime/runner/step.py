@@ -67,9 +67,10 @@ def step(
     parameters: Parameters,
     state: DeviceState,
     buffer: jax.Array,
+    mask: jax.Array,
 ) -> tuple[DeviceState, StepOutput]:
     """One step of a bucket. `program` and `layout` are static; buffer int32 [layout.size] from
-    PackLayout.pack.
+    PackLayout.pack; mask int32 [R, W], see token_mask, read where a row has one.
     """
     inputs = layout.unpack(buffer)
     decoder = program.bind(parameters)
@@ -80,7 +81,7 @@ def step(
 
     last = jnp.maximum(forward.attention.row_start[1:] - 1, 0)
     logits = decoder.logits(hidden[last])
-    tokens = sample(logits, inputs.sampling, state.sampler)
+    tokens = sample(logits, inputs.sampling, state.sampler, mask)
     rows = _columns(tokens, logprobs(logits, tokens, inputs.sampling.num_logprobs))
 
     if layout.bucket.is_decode:

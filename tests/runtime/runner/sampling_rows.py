@@ -26,6 +26,7 @@ NEUTRAL = {
     "state_slot": np.int32(0),
     "has_penalty": np.bool_(False),
     "has_bias": np.bool_(False),
+    "has_mask": np.bool_(False),
     "num_logprobs": np.int32(-1),
 }
 

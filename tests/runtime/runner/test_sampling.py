@@ -5,6 +5,7 @@ that the file compiles few programs.
 """
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +20,25 @@ from runtime.runner.sampler_state import SamplerState, empty_state
 from runtime.runner.sampling import adjust, sample
 from runtime.runner.sampling_filters import threshold
 from runtime.runner.sampling_input import SamplingInput
+from runtime.runner.token_mask import num_words
 from runtime.runner.vocabulary import fold
 
 R, V, S = 16, 331, 5
-sample_step = jax.jit(sample)
-adjusted = jax.jit(adjust)
+
+
+def any_mask(logits: jax.Array) -> jax.Array:
+    """Stands for no mask: no row reads it."""
+    return jnp.zeros((logits.shape[0], num_words(logits.shape[1])), jnp.int32)
+
+
+@jax.jit
+def sample_step(logits: jax.Array, rows: SamplingInput, state: SamplerState) -> jax.Array:
+    return sample(logits, rows, state, any_mask(logits))
+
+
+@jax.jit
+def adjusted(logits: jax.Array, rows: SamplingInput, state: SamplerState) -> jax.Array:
+    return adjust(logits, rows, state, any_mask(logits))
 
 
 @jax.jit
@@ -286,7 +301,7 @@ def test_no_option_causes_another_trace() -> None:
     def counted(logits: jax.Array, rows: SamplingInput, state: SamplerState) -> jax.Array:
         nonlocal num_traces
         num_traces += 1
-        return sample(logits, rows, state)
+        return sample(logits, rows, state, any_mask(logits))
 
     step = jax.jit(counted)
     for seed in range(3):
@@ -294,3 +309,21 @@ def test_no_option_causes_another_trace() -> None:
         step(random_logits(seed), rows, random_state(seed))
     step(random_logits(0), make_rows(R), random_state(0))
     assert num_traces == 1
+
+
+def test_a_masked_row_draws_allowed_tokens_only_and_its_neighbours_what_they_drew_before() -> None:
+    """Oracle: the row without its banned logits; the neighbours without any mask."""
+    rng = np.random.default_rng(3)
+    allowed = rng.random((R, V)) < 0.1
+    bits = np.packbits(allowed, axis=1, bitorder="little")
+    missing = ((0, 0), (0, 4 * num_words(V) - bits.shape[1]))
+    mask = jnp.asarray(np.pad(bits, missing).view(np.int32))
+    has_mask = np.arange(R) % 2 == 0
+    for seed, options in enumerate(({"temperature": 0.0}, {"temperature": 1.0, "top_k": 5}, {})):
+        logits, state = random_logits(seed), random_state(seed)
+        rows = make_rows(R, position=np.arange(R), **options) if options else random_rows(rng, R, S)
+        banned = jnp.where(jnp.asarray(allowed), logits, -jnp.inf)
+        found = np.asarray(jax.jit(sample)(logits, replace(rows, has_mask=has_mask), state, mask))
+        np.testing.assert_array_equal(found[~has_mask], sample_step(logits, rows, state)[~has_mask])
+        np.testing.assert_array_equal(found[has_mask], sample_step(banned, rows, state)[has_mask])
+        assert np.all(allowed[np.arange(R), found][has_mask])
