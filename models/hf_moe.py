@@ -9,7 +9,7 @@ from typing import Any
 
 from models.config import MoeConfig, RoutingConfig
 from models.hf_config import EXPERT_COUNTS, HFConfig, activation, flag, integer, positive
-from models.naming import Shape, Source
+from models.naming import AnySource, Shape, Source
 
 
 def routing_config(config: HFConfig, **fields: Any) -> RoutingConfig:
@@ -80,19 +80,32 @@ def stepped_layers(config: HFConfig) -> tuple[bool, ...]:
     return sparse_layers(config, lambda layer: (layer + 1) % step == 0 and layer not in dense)
 
 
+Projections = tuple[str, str, str]  # of gate, up and down
+PROJECTIONS: Projections = ("gate_proj", "up_proj", "down_proj")
+PARTS = ("gate", "up", "down")
+
+
 def expert_weights(
-    mlp: str,
-    projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
-    router: str = "gate",
-) -> dict[str, Source | str]:
-    """Experts as tensors of their own below `mlp`; names of gate, up and down projection."""
-    table: dict[str, Source | str] = {"layers.moe.router.weight": f"{mlp}.{router}.weight"}
-    for part, name in zip(("gate", "up", "down"), projections, strict=True):
-        table[f"layers.moe.{part}.weight"] = f"{mlp}.experts.{{expert}}.{name}.weight"
+    mlp: str, projections: Projections = PROJECTIONS, router: str = "gate"
+) -> dict[str, AnySource]:
+    """Router and experts below `mlp`: a tensor for each expert, or one for all of a layer."""
+    table: dict[str, AnySource] = {"layers.moe.router.weight": f"{mlp}.{router}.weight"}
+    fused = fused_expert_weights(f"{mlp}.experts")
+    for part, name in zip(PARTS, projections, strict=True):
+        parameter = f"layers.moe.{part}.weight"
+        table[parameter] = (f"{mlp}.experts.{{expert}}.{name}.weight", fused[parameter])
     return table
 
 
-def fused_expert_weights(experts: str, is_paired: bool = False) -> dict[str, Source]:
+def shared_expert_weights(expert: str) -> dict[str, str]:
+    """The shared expert's projections below `expert`."""
+    return {
+        f"layers.moe.shared.{part}.weight": f"{expert}.{name}.weight"
+        for part, name in zip(PARTS, PROJECTIONS, strict=True)
+    }
+
+
+def fused_expert_weights(experts: str, *, is_paired: bool = False) -> dict[str, Source]:
     """One tensor a layer for gate and up projections of all experts, one for the down projections.
 
     Gate and up are two halves of the first; `is_paired`: its even and odd columns.
@@ -100,16 +113,19 @@ def fused_expert_weights(experts: str, is_paired: bool = False) -> dict[str, Sou
     gate_up, down = f"{experts}.gate_up_proj", f"{experts}.down_proj"
     return {
         "layers.moe.gate.weight": Source(gate_up, _part_of_fused(0, is_paired)),
+        "layers.moe.gate.bias": Source(f"{gate_up}_bias", _part_of_fused(0, is_paired)),
         "layers.moe.up.weight": Source(gate_up, _part_of_fused(1, is_paired)),
+        "layers.moe.up.bias": Source(f"{gate_up}_bias", _part_of_fused(1, is_paired)),
         "layers.moe.down.weight": Source(down, _outward),
+        "layers.moe.down.bias": Source(f"{down}_bias"),
     }
 
 
 def _part_of_fused(part: int, is_paired: bool) -> Callable[[Any, Shape], Any]:
     def take(values: Any, want: Shape) -> Any:
-        """Part 0 or 1 of [E, 2F, D] or [E, D, 2F], as [E, F, D]."""
-        num_experts, mlp, embed = want
-        if values.shape != (num_experts, 2 * mlp, embed):
+        """Part 0 or 1 of weights [E, 2F, D] or [E, D, 2F] as [E, F, D], of biases [E, 2F]."""
+        num_experts, mlp, *embed = want
+        if values.shape != (num_experts, 2 * mlp, *embed):
             values = values.swapaxes(1, 2)
         return values[:, part::2] if is_paired else values[:, part * mlp : (part + 1) * mlp]
 

@@ -23,6 +23,8 @@ FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden
 
 PLATFORMS = ("cpu", "gcu")
 HANDLERS = (
+    "HalogenGroupedMatmul",
+    "HalogenGroupedQuantMatmul",
     "HalogenQuantMatmul",
     "HalogenQuantTake",
     "halogen_paged_attention",

@@ -19,7 +19,7 @@ from models.layers.linear import Linear
 from models.layers.mlp import ACTIVATIONS, MLP
 from models.layers.parameter import parameter
 from models.layers.routing import route
-from models.weight import at_layer
+from models.weight import QTensor, at_layer
 from pallas_kernels.grouped_matmul import grouped_matmul
 
 CLAMPED_SLOPE = 1.702  # gpt-oss: of the sigmoid in its activation
@@ -102,9 +102,15 @@ class MoeMLP(nnx.Module):
         if is_input_weighted:
             rows = (rows * weights.reshape(-1)[order][:, None]).astype(x.dtype)
 
+        parts = [part.weight.get_value() for part in (self.gate, self.up, self.down)]
+        weight_specs = [
+            spec() if isinstance(part, QTensor) else split  # packed means a single device
+            for part, split in zip(parts, (INWARD_SPEC, INWARD_SPEC, OUTWARD_SPEC), strict=True)
+        ]
+
         @functools.partial(
             jax.shard_map,
-            in_specs=(spec(), spec(), spec(), INWARD_SPEC, INWARD_SPEC, OUTWARD_SPEC, INWARD_BIAS),
+            in_specs=(spec(), spec(), spec(), *weight_specs, INWARD_BIAS),
             out_specs=spec(),
             check_vma=False,
         )
@@ -123,8 +129,7 @@ class MoeMLP(nnx.Module):
         biases = None
         if self.gate.bias is not None and self.up.bias is not None:
             biases = (self.gate.bias[...], self.up.bias[...])
-        gate, up, down = (part.weight.get_value() for part in (self.gate, self.up, self.down))
-        y = through(rows, group_sizes, at.mlp, gate, up, down, biases)
+        y = through(rows, group_sizes, at.mlp, parts[0], parts[1], parts[2], biases)
         if self.down.bias is not None:
             y = y + at_layer(self.down.bias[...], at.mlp)[jnp.minimum(expert, num_experts - 1)]
         y = jnp.zeros_like(y).at[order].set(y).reshape(num_tokens, per_token, -1)

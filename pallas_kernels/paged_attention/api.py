@@ -59,6 +59,7 @@ def paged_attention(
     *,
     scale: float,
     window: jax.Array | int = 0,
+    chunk: int = 0,
     softcap: float = 0.0,
     sinks: jax.Array | None = None,
     implementation: str | None = None,
@@ -66,7 +67,8 @@ def paged_attention(
     """Attention of q over the cache after k and v are written into it.
 
     q [T, N, H]; k, v [T, K, H] with N a multiple of K (query head n reads key head n // (N / K));
-    layer int32 scalar; window int32 scalar, 0 = whole context; softcap c: scores become c
+    layer int32 scalar; window int32 scalar, 0 = whole context; chunk c: a token at position p sees
+    no slot before the last multiple of c up to p, 0 = off (Llama 4); softcap c: scores become c
     tanh(scores / c), 0 = off (Gemma 2, arXiv:2408.00118); sinks float32 [N]: one further logit per
     head in the softmax's denominator (arXiv:2309.17453). Softmax in float32. Returns the output [T,
     N, H] in q's dtype and the updated cache; tokens of no row give zeros. Raises
@@ -76,5 +78,15 @@ def paged_attention(
         raise ValueError(f"{q.shape[1]} query heads are not a multiple of {k.shape[1]} key heads")
     run = choose("paged_attention", IMPLEMENTATIONS, implementation)
     return run(
-        q, k, v, cache, layer, batch, scale=scale, window=window, softcap=softcap, sinks=sinks
+        q,
+        k,
+        v,
+        cache,
+        layer,
+        batch,
+        scale=scale,
+        window=window,
+        chunk=chunk,
+        softcap=softcap,
+        sinks=sinks,
     )

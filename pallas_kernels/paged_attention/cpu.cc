@@ -43,7 +43,7 @@ using Ints = ffi::Buffer<ffi::S32>;
 ffi::Error Attend(ffi::ThreadPool threads, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
                   ffi::AnyBuffer keys, ffi::AnyBuffer values, Ints layer, Ints row_start,
                   Ints context_len, Ints block_table, Ints slot_mapping, int64_t window,
-                  const float* sinks, ffi::AnyBuffer out, ffi::AnyBuffer new_keys,
+                  int64_t chunk, const float* sinks, ffi::AnyBuffer out, ffi::AnyBuffer new_keys,
                   ffi::AnyBuffer new_values, float scale, float softcap) {
   const std::optional<Type> token_type = TypeOf(q), cache_type = TypeOf(keys);
   if (!token_type || !cache_type) {
@@ -70,7 +70,7 @@ ffi::Error Attend(ffi::ThreadPool threads, ffi::AnyBuffer q, ffi::AnyBuffer k, f
   step.num_kv_heads = cache_shape[3];
   step.table_width = block_table.dimensions()[1];
   step.layer = layer.typed_data()[0];
-  step.window = window;
+  step.window = window, step.chunk = chunk;
   step.scale = scale, step.softcap = softcap;
 
   if (step.layer < 0 || step.layer >= cache_shape[0]) {
@@ -99,9 +99,10 @@ ffi::Error PagedAttention(ffi::ThreadPool threads, ffi::AnyBuffer q, ffi::AnyBuf
                           Ints row_start, Ints context_len, Ints block_table, Ints slot_mapping,
                           Ints window, ffi::Buffer<ffi::F32> sinks,
                           ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> new_keys,
-                          ffi::Result<ffi::AnyBuffer> new_values, float scale, float softcap) {
+                          ffi::Result<ffi::AnyBuffer> new_values, float scale, float softcap,
+                          int64_t chunk) {
   return Attend(threads, q, k, v, keys, values, layer, row_start, context_len, block_table,
-                slot_mapping, window.typed_data()[0],
+                slot_mapping, window.typed_data()[0], chunk,
                 sinks.element_count() ? sinks.typed_data() : nullptr, *out, *new_keys, *new_values,
                 scale, softcap);
 }
@@ -111,7 +112,7 @@ ffi::Error LatentAttention(ffi::ThreadPool threads, ffi::AnyBuffer q, ffi::AnyBu
                            Ints block_table, Ints slot_mapping, ffi::Result<ffi::AnyBuffer> out,
                            ffi::Result<ffi::AnyBuffer> new_cache, float scale) {
   return Attend(threads, q, latents, latents, cache, cache, layer, row_start, context_len,
-                block_table, slot_mapping, 0, nullptr, *out, *new_cache, *new_cache, scale, 0.0f);
+                block_table, slot_mapping, 0, 0, nullptr, *out, *new_cache, *new_cache, scale, 0.0f);
 }
 
 }  // namespace
@@ -143,7 +144,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Ret<xla::ffi::AnyBuffer>()                // cache keys
         .Ret<xla::ffi::AnyBuffer>()                // cache values
         .Attr<float>("scale")
-        .Attr<float>("softcap"));
+        .Attr<float>("softcap")
+        .Attr<int64_t>("chunk"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     halogen_latent_attention, halogen::paged_attention::LatentAttention,

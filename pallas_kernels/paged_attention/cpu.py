@@ -31,6 +31,7 @@ def paged_attention(
     *,
     scale: float,
     window: jax.Array | int,
+    chunk: int,
     softcap: float,
     sinks: jax.Array | None,
 ) -> tuple[jax.Array, "PagedKV"]:
@@ -60,6 +61,7 @@ def paged_attention(
         jnp.zeros(0, jnp.float32) if sinks is None else sinks.astype(jnp.float32),
         scale=np.float32(scale),
         softcap=np.float32(softcap),
+        chunk=np.int64(chunk),
     )
     return out, type(cache)(k=keys, v=values)
 

@@ -6,6 +6,7 @@
 #ifndef HALOGEN_PALLAS_KERNELS_PAGED_ATTENTION_CPU_STEP_H_
 #define HALOGEN_PALLAS_KERNELS_PAGED_ATTENTION_CPU_STEP_H_
 
+#include <algorithm>
 #include <cstdint>
 
 namespace halogen::paged_attention {
@@ -37,6 +38,7 @@ struct Step {
   int64_t num_tokens, num_rows, num_heads, num_kv_heads, head_dim;
   int64_t num_blocks, block_size, table_width, layer;
   int64_t window;  // slots a token sees, itself included; 0 = all
+  int64_t chunk;   // a token sees none before the multiple of this that it stands behind; 0 = all
   float scale, softcap;
 
   int64_t group() const { return num_heads / num_kv_heads; }
@@ -46,7 +48,8 @@ struct Step {
   }
   // First slot that the token at `position` sees.
   int64_t FirstSlot(int64_t position) const {
-    return window > 0 && position >= window ? position - window + 1 : 0;
+    const int64_t near = window > 0 && position >= window ? position - window + 1 : 0;
+    return chunk > 0 ? std::max(near, position / chunk * chunk) : near;
   }
 };
 

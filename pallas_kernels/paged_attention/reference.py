@@ -79,6 +79,7 @@ def paged_attention(
     *,
     scale: float,
     window: jax.Array | int,
+    chunk: int,
     softcap: float,
     sinks: jax.Array | None,
 ) -> tuple[jax.Array, "PagedKV"]:
@@ -96,6 +97,7 @@ def paged_attention(
         value_dim=v.shape[2],
         scale=scale,
         window=window,
+        chunk=chunk,
         softcap=softcap,
         sinks=sinks,
     )
@@ -112,6 +114,7 @@ def attend(
     value_dim: int,
     scale: float,
     window: jax.Array | int = 0,
+    chunk: int = 0,
     softcap: float = 0.0,
     sinks: jax.Array | None = None,
     selected: jax.Array | None = None,
@@ -140,6 +143,11 @@ def attend(
     )  # slots a token sees, itself included
     row_len = batch.row_start[1:] - batch.row_start[:-1]
 
+    def first_slot(position: jax.Array) -> jax.Array:
+        """The first slot that a token at `position` sees; of a negative one, some slot."""
+        near = jnp.maximum(position - reach + 1, 0)
+        return jnp.maximum(near, position // chunk * chunk) if chunk else near
+
     def read(blocks: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Keys and values float32 [..., S, K, H] of the blocks int32 [..., blocks_per_tile]."""
         shape = (*blocks.shape[:-1], tile_slots, num_kv_heads, -1)
@@ -166,16 +174,14 @@ def attend(
         zeros. selected bool [R, S].
         """
         position = context_len - 1
-        first = jnp.where(
-            context_len > 0, jnp.maximum(position - reach + 1, 0), jnp.iinfo(jnp.int32).max
-        )
+        first = jnp.where(context_len > 0, first_slot(position), jnp.iinfo(jnp.int32).max)
 
         def body(tile: jax.Array, state: _Softmax) -> _Softmax:
             keys, values = read(
                 lax.dynamic_slice_in_dim(table, tile * blocks_per_tile, blocks_per_tile, axis=1)
             )
             slot = tile * tile_slots + jnp.arange(tile_slots)
-            visible = (slot <= position[:, None]) & (slot > position[:, None] - reach)
+            visible = (slot <= position[:, None]) & (slot >= first_slot(position)[:, None])
             visible &= chosen(selected, tile)
             scores = _capped(jnp.einsum("RKGH,RSKH->RKGS", queries, keys), softcap)
             return _absorb(
@@ -207,7 +213,7 @@ def attend(
                 lax.dynamic_slice(table, (row, tile * blocks_per_tile), (1, blocks_per_tile))[0]
             )
             slot = tile * tile_slots + jnp.arange(tile_slots)
-            visible = (slot <= positions[:, None]) & (slot > positions[:, None] - reach)
+            visible = (slot <= positions[:, None]) & (slot >= first_slot(positions)[:, None])
             visible &= chosen(selected, tile)
             scores = _capped(jnp.einsum("TKGH,SKH->TKGS", queries, keys), softcap)
             return _absorb(
@@ -218,7 +224,7 @@ def attend(
             )
 
         state = _begin(queries.shape[:-1], value_dim, sinks)
-        first = jnp.maximum(position - reach + 1, 0) // tile_slots
+        first = first_slot(position) // tile_slots
         return _finish(lax.fori_loop(first, _tiles(last, tile_slots), body, state))
 
     single_context = jnp.where(row_len == 1, batch.context_len, 0)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "pallas_kernels/quant_matmul/ffi_arguments.h"
 #include "pallas_kernels/quant_matmul/multiply.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -12,64 +13,6 @@ namespace halogen {
 namespace {
 
 namespace ffi = xla::ffi;
-
-// Fastest first.
-#if defined(__x86_64__)
-const InstructionSet* const kInstructionSets[] = {&kAvx512, &kAvxVnni, &kAvx2, &kScalar};
-#else
-const InstructionSet* const kInstructionSets[] = {&kScalar};
-#endif
-
-// By name; "" = the fastest that this machine has.
-const InstructionSet* Find(std::string_view name) {
-  for (const InstructionSet* candidate : kInstructionSets) {
-    if (!candidate->is_supported()) continue;
-    if (name.empty() || name == candidate->name) return candidate;
-  }
-  return nullptr;
-}
-
-const InstructionSet* Fastest() {
-  static const InstructionSet* const fastest = Find("");
-  return fastest;
-}
-
-int TypeOf(ffi::DataType type) {
-  switch (type) {
-    case ffi::DataType::F32: return kF32;
-    case ffi::DataType::BF16: return kBf16;
-    case ffi::DataType::F16: return kF16;
-    default: return -1;
-  }
-}
-
-// A stack [L] of packed matrices [rows, columns], at one layer.
-struct Stack {
-  ffi::Buffer<ffi::U8> values;
-  ffi::Buffer<ffi::S32> offsets, formats;
-
-  ffi::Error At(int64_t layer, int64_t rows, int64_t columns, const uint8_t** packed,
-                int* format) const {
-    const int64_t layers = static_cast<int64_t>(offsets.element_count());
-    if (layer < 0 || layer >= layers || formats.element_count() != offsets.element_count()) {
-      return ffi::Error::InvalidArgument("quant_matmul: layer " + std::to_string(layer) +
-                                         " of a stack of " + std::to_string(layers));
-    }
-    *format = formats.typed_data()[layer];
-    if (*format < 0 || *format >= kNumFormats) {
-      return ffi::Error::InvalidArgument("quant_matmul: no format has the number " +
-                                         std::to_string(*format));
-    }
-    const int64_t begin = int64_t{offsets.typed_data()[layer]} * kAlignment;
-    const int64_t bytes = Ceil(rows, kRows) * GroupBytes(kFormats[*format], columns);
-    if (begin < 0 || begin + bytes > static_cast<int64_t>(values.element_count())) {
-      return ffi::Error::InvalidArgument("quant_matmul: layer " + std::to_string(layer) +
-                                         " lies outside of the packed bytes");
-    }
-    *packed = values.typed_data() + begin;
-    return ffi::Error::Success();
-  }
-};
 
 // Arguments: x [T, K], layer, then values, offsets, formats of each stack. Results: [T, N] each.
 // parts: int8 codes that an element of x is rounded to, 0 = it stays float32.

@@ -109,7 +109,7 @@ struct Kernel {
     const int64_t group_bytes = GroupBytes(format, columns);
     alignas(64) float out[kGroupsAtOnce * kMaxTile * kRows];
     for (int64_t g = group_begin; g < group_end;) {
-      const uint8_t* group = product.packed + g * group_bytes;
+      const uint8_t* group = product.packed + (g - product.first_group) * group_bytes;
       const uint8_t* codes = group + ScaleBytes(format, columns);
       const int first_count = activations.tile_tokens(tile_begin);
       const bool is_single = tile_end - tile_begin == 1;

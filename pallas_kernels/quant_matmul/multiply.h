@@ -42,6 +42,40 @@ struct ItemRange {
   int64_t groups_per_item;
 };
 
+// Elements of T of rows [first, first + 32) as the tiles want them, [columns][32].
+template <typename T>
+void InterleaveRows(const T* matrix, int64_t first, int64_t rows, int64_t columns, T* out) {
+  constexpr int64_t kTogether = 64 / sizeof(T);  // columns: a cache line of a row
+  const int64_t count = std::min(kRows, rows - first);
+  for (int64_t k = 0; k < columns; k += kTogether) {
+    const int64_t width = std::min(kTogether, columns - k);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const T* from = matrix + (first + r) * columns + k;
+      T* to = out + k * kRows + r;
+      for (int64_t i = 0; i < width; ++i) to[i * kRows] = r < count ? from[i] : T{0};
+    }
+  }
+}
+
+// Groups [begin, end) of a plain matrix, interleaved in the thread's memory.
+inline void Interleave(Product& product, int64_t columns, int64_t begin, int64_t end) {
+  thread_local ThreadMemory memory;
+  const int64_t group_bytes = GroupBytes(kFormats[product.format], columns);
+  char* packed = memory.AtLeast((end - begin) * group_bytes);
+  for (int64_t g = begin; g < end; ++g) {
+    char* group = packed + (g - begin) * group_bytes;
+    if (product.format == kF32) {
+      InterleaveRows(static_cast<const uint32_t*>(product.plain), g * kRows, product.rows, columns,
+                     reinterpret_cast<uint32_t*>(group));
+    } else {
+      InterleaveRows(static_cast<const uint16_t*>(product.plain), g * kRows, product.rows, columns,
+                     reinterpret_cast<uint16_t*>(group));
+    }
+  }
+  product.packed = reinterpret_cast<const uint8_t*>(packed);
+  product.first_group = begin;
+}
+
 template <typename Pool>
 void MultiplyAll(const InstructionSet& isa, Pool& pool, const void* x, int x_type,
                  int parts, int64_t num_tokens, int64_t columns, const Product* products,
@@ -89,10 +123,11 @@ void MultiplyAll(const InstructionSet& isa, Pool& pool, const void* x, int x_typ
     const int64_t parts = Ceil(products[i].groups(), items[i].groups_per_item);
     const int64_t range = (item - items[i].first) / parts, part = (item - items[i].first) % parts;
     const int64_t begin = part * items[i].groups_per_item;
-    isa.multiply(products[i], activations, begin,
-                 std::min(begin + items[i].groups_per_item, products[i].groups()),
-                 range * tiles / ranges, (range + 1) * tiles / ranges,
-                 Scratch(own.AtLeast(Scratch::Bytes(columns)), columns));
+    const int64_t end = std::min(begin + items[i].groups_per_item, products[i].groups());
+    Product product = products[i];
+    if (product.plain != nullptr) Interleave(product, columns, begin, end);
+    isa.multiply(product, activations, begin, end, range * tiles / ranges,
+                 (range + 1) * tiles / ranges, Scratch(own.AtLeast(Scratch::Bytes(columns)), columns));
   });
 }
 

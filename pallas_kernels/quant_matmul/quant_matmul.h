@@ -87,6 +87,10 @@ struct Product {
   int64_t rows;
   void* out;
   int out_type;  // kF32, kBf16, kF16
+  // A matrix of floats that is not packed, [rows, columns]: who multiplies some groups interleaves
+  // them first, and `packed` begins with group `first_group`.
+  const void* plain = nullptr;
+  int64_t first_group = 0;
 
   int64_t groups() const { return Ceil(rows, kRows); }
 };

@@ -9,12 +9,13 @@ LAYERS, HEADS, KV_HEADS, HEAD_DIM = 2, 6, 2, 10
 NOWHERE = np.iinfo(np.int32).max
 
 
-def dense(q, keys, values, position, *, scale, window=0, softcap=0.0, sinks=None):
+def dense(q, keys, values, position, *, scale, window=0, chunk=0, softcap=0.0, sinks=None):
     """One query [N, H] at `position` over keys and values [S, K, H], head by head."""
     out = np.zeros((q.shape[0], values.shape[2]), np.float32)
     for head in range(q.shape[0]):
         kv_head = head // (q.shape[0] // keys.shape[1])
         first = max(0, position - window + 1) if window else 0
+        first = max(first, position - position % chunk) if chunk else first
         scores = keys[first : position + 1, kv_head] @ q[head] * scale
         if softcap:
             scores = softcap * np.tanh(scores / softcap)

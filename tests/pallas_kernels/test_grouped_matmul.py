@@ -1,17 +1,22 @@
 """Every implementation of grouped matrix multiplication against numpy, at odd sizes."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from packed_weights import meaning, random_rows
 
 from pallas_kernels.dispatch import ImplementationError
 from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.grouped_matmul.api import IMPLEMENTATIONS
+from pallas_kernels.quant_matmul import QTensor, pack, quant_matmul
 
 L, E, N, K = 2, 7, 45, 37
 SIZES = [3, 0, 33, 1, 0, 17, 5]  # more than one tile, exactly none, ragged ends
 M = sum(SIZES) + 6  # rows past the last group
+PACKED = ["Q8_0", "Q4_1", "Q5_0", "F16", "BF16"]  # of a stack with mixed formats
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}  # worst seen 4e-6, 8e-3
 
 
@@ -26,6 +31,16 @@ def case(dtype: str) -> tuple[jax.Array, jax.Array, np.ndarray]:
         expected[start : start + size] = rows[start : start + size] @ matrices[group].T
         start += size
     return x, weight, expected
+
+
+def packed_case(activations: str) -> tuple[jax.Array, QTensor, np.ndarray]:
+    """Rows, the packed matrices of two layers in turn of each format, and layer 1's as numbers."""
+    random = np.random.default_rng(4)
+    names = [PACKED[place % len(PACKED)] for place in range(L * E)]
+    layers = [(name, random_rows(random, name, (N, 64))) for name in names]
+    weight = replace(pack.pack(layers, (N, 64)), activations=activations)
+    x = jnp.asarray(random.normal(size=(M, 64)), jnp.float32)
+    return x, jax.device_put(weight), np.stack([meaning(*layer) for layer in layers[E:]])
 
 
 def runnable(name: str) -> str:
@@ -47,7 +62,29 @@ def test_rows_meet_the_matrix_of_their_group(name: str, dtype: str) -> None:
     assert not np.asarray(found)[sum(SIZES) :].any()
 
 
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("activations", ["float32", "int8", "int8x2"])
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_packed_matrices_of_any_format_are_multiplied(name: str, activations: str) -> None:
+    """Oracle: quant_matmul with each group's rows and matrix; for float32 numpy too."""
+    x, weight, matrices = packed_case(activations)
+    found = jax.jit(grouped_matmul, static_argnames="implementation")(
+        x, weight, jnp.asarray(SIZES, jnp.int32), jnp.int32(1), implementation=runnable(name)
+    )
+    ends = np.cumsum(SIZES)
+    for group, size in enumerate(SIZES):
+        rows = slice(ends[group] - size, ends[group])
+        if size and activations == "float32":
+            expected = np.asarray(x[rows]) @ matrices[group].T
+        elif size:
+            expected = quant_matmul(
+                x[rows], weight, jnp.int32(E + group), activations=activations, implementation=name
+            )
+        if size:
+            np.testing.assert_allclose(found[rows], expected, rtol=1e-5, atol=2e-5)
+    assert not np.asarray(found)[sum(SIZES) :].any()
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
 def test_a_row_has_the_same_bits_alone_and_in_company(name: str) -> None:
     """Oracle: the same row, multiplied with nobody else."""
     x, weight, _ = case("float32")
@@ -69,5 +106,7 @@ def test_what_does_not_fit_is_refused() -> None:
         grouped_matmul(x[:64], weight[:, :, :, 1:], sizes, jnp.int32(0))
     with pytest.raises(ValueError, match="7 groups need as many sizes"):
         grouped_matmul(x, weight[0], sizes[:3])
+    with pytest.raises(ValueError, match="in 3 groups do not fit 14 packed matrices"):
+        grouped_matmul(*packed_case("int8")[:2], sizes[:3], jnp.int32(0))
     with pytest.raises(ImplementationError, match="no implementation 'fast'"):
         grouped_matmul(x, weight[0], sizes, implementation="fast")

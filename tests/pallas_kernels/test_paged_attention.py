@@ -18,6 +18,8 @@ OPTIONS = {
     "plain": {},
     "window": {"window": 9},
     "long window": {"window": 133},
+    "chunk": {"chunk": 13},
+    "long chunk": {"chunk": 140, "window": 137},
     "softcap": {"softcap": 1.7},
     "sinks": {"sinks": True},
     "all": {"window": 21, "softcap": 2.5, "sinks": True},
@@ -40,11 +42,12 @@ def test_attention_equals_dense_attention(implementation, dtype, option, kind):
     options = dict(OPTIONS[option])
     sinks = np.linspace(-1, 2, HEADS).astype(np.float32) if options.pop("sinks", False) else None
     window, softcap, layer, scale = options.get("window", 0), options.get("softcap", 0.0), 1, 0.31
+    chunk = options.get("chunk", 0)
 
     run = jax.jit(
         lambda cache, batch, q, k, v, layer, window: paged_attention(
-            q, k, v, cache, layer, batch, scale=scale, window=window, softcap=softcap, sinks=sinks,
-            implementation=implementation,
+            q, k, v, cache, layer, batch, scale=scale, window=window, chunk=chunk, softcap=softcap,
+            sinks=sinks, implementation=implementation,
         )
     )  # fmt: skip
     paged = PagedKV(jnp.asarray(cache[0], dtype), jnp.asarray(cache[1], dtype))
@@ -69,6 +72,7 @@ def test_attention_equals_dense_attention(implementation, dtype, option, kind):
                 before + index,
                 scale=scale,
                 window=window,
+                chunk=chunk,
                 softcap=softcap,
                 sinks=sinks,
             )
