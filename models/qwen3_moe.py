@@ -24,7 +24,9 @@ DEFAULTS = {
 
 def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a Qwen3-MoE config. ValueError names a missing or unsupported key."""
-    config = DEFAULTS | dict(config)
+    # The text part of Qwen3-VL renormalises the experts' weights and has no key for it.
+    is_visual = "Qwen3VLMoeForConditionalGeneration" in config["architectures"]
+    config = DEFAULTS | {"norm_topk_prob": is_visual} | dict(config)
     return decoder_config(
         config,
         upper_layer_windows(config),
