@@ -203,7 +203,7 @@ class LayerPattern:
         self._mlps = _constant(
             [config.stack(layer.mlp).index(i) for i, layer in enumerate(config.layers)]
         )
-        angles = [rotary_angles(rope, inputs.positions) for rope in config.ropes]
+        angles = [rotary_angles(rope, inputs.positions, inputs.is_long) for rope in config.ropes]
         self._rotations, self._ropes = {}, {}
         for mixer in config.mixers:
             used = sorted({config.layers[layer].rope for layer in config.stack(mixer.name)})

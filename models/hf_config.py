@@ -14,6 +14,7 @@ from models.config import (
     AttentionConfig,
     DecoderConfig,
     LayerConfig,
+    LongRope,
     MlpConfig,
     MoeConfig,
     RopeConfig,
@@ -80,6 +81,15 @@ ROPE_KEYS: dict[RopeKind, set[str]] = {
     "default": INERT_ROPE_KEYS,
     "linear": INERT_ROPE_KEYS | {"factor"},
     "proportional": INERT_ROPE_KEYS | {"factor"},
+    "longrope": INERT_ROPE_KEYS
+    | {
+        "factor",
+        "attention_factor",
+        "short_factor",
+        "long_factor",
+        "short_mscale",
+        "long_mscale",
+    },
     "llama3": INERT_ROPE_KEYS | {"factor", "low_freq_factor", "high_freq_factor"},
     "yarn": INERT_ROPE_KEYS
     | {
@@ -392,7 +402,7 @@ def rope_entry(
     """
     entry = {name: value for name, value in entry.items() if value is not None}
     kind = entry.get("rope_type", entry.get("type", "default"))
-    kind = "default" if kind == "mrope" else kind
+    kind = {"mrope": "default", "su": "longrope"}.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in ROPE_KEYS:
         raise ValueError(
             f"config.json: rope type {kind!r} is not supported; known are {', '.join(ROPE_KEYS)}"
@@ -416,17 +426,20 @@ def rope_entry(
     if kind == "proportional":  # the frequencies of a whole head, of which the first turn
         fields = {"dim": head_dim(config), "num_turning": int(share * head_dim(config) // 2)}
         entry.setdefault("factor", 1.0)
-    if kind in ("llama3", "yarn"):
+    if kind in ("llama3", "yarn", "longrope"):
         entry.setdefault(
             "original_max_position_embeddings", integer(config, "max_position_embeddings")
         )
         fields["original_max_positions"] = integer(entry, "original_max_position_embeddings")
         positive(entry, "original_max_position_embeddings")
-    if kind == "yarn":
+    if kind in ("yarn", "longrope"):
         # Files of some models leave the factor out and mean the ratio of the two context lengths.
         entry.setdefault(
             "factor", integer(config, "max_position_embeddings") / fields["original_max_positions"]
         )
+    if kind == "longrope":
+        fields["long_rope"] = _long_rope(entry)
+    if kind == "yarn":
         fields |= {
             name: positive(entry, name) for name in ("beta_fast", "beta_slow") if entry.get(name)
         }
@@ -440,6 +453,29 @@ def rope_entry(
     if kind != "default":
         fields["factor"] = positive(entry, "factor")
     return RopeConfig(theta=positive(entry, "rope_theta"), kind=kind, **fields)
+
+
+def _long_rope(entry: HFConfig) -> LongRope:
+    """LongRoPE's two sets of factors, and what cos and sin are multiplied by (arXiv:2402.13753,
+    section 3.3) unless the file says it.
+    """
+    factors = {}
+    for name in ("short_factor", "long_factor"):
+        listed = entry.get(name)
+        if not isinstance(listed, list):
+            raise ValueError(
+                f"config.json: rope {name} must list a number per pair, got {listed!r}"
+            )
+        factors[name] = tuple(positive({name: value}, name) for value in listed)
+    factor, length = positive(entry, "factor"), positive(entry, "original_max_position_embeddings")
+    scale = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
+    if "attention_factor" in entry:
+        scale = positive(entry, "attention_factor")
+    scales = [
+        positive(entry, name) if name in entry else scale
+        for name in ("short_mscale", "long_mscale")
+    ]
+    return LongRope(factors["short_factor"], factors["long_factor"], *scales)
 
 
 def _yarn_attention_factor(entry: HFConfig) -> float | None:

@@ -19,6 +19,8 @@ class ForwardInput:
     positions: jax.Array  # int32 [T], index of the token within its sequence
     attention: PagedBatch
     recurrent: RecurrentBatch | None = None  # None = no layer is recurrent
+    # bool [T], the token's sequence is longer than DecoderConfig.rope_switch_len; None = not told
+    is_long: jax.Array | None = None
 
 
 @dataclass(frozen=True)

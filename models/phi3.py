@@ -1,6 +1,9 @@
 """Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: Llama's decoder with queries, keys and values, gate and up
 as one matrix each; long contexts by LongRoPE.
 
+Short or long factors are chosen by a sequence's length at each of its tokens, as transformers does:
+a sequence that outgrows the original context is computed anew (runtime.engine.scheduler), so that
+its tokens do not depend on where its prompt ended, on chunks or on its neighbours.
 References: arXiv:2404.14219, arXiv:2412.08905.
 """
 

@@ -6,6 +6,7 @@ dimension i with i + dim/2, or neighbours 2i with 2i + 1, by position * frequenc
 """
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -75,11 +76,32 @@ def _yarn_attention_factor(rope: RopeConfig) -> float:
     return 0.1 * math.log(rope.factor) + 1 if rope.factor > 1 else 1.0
 
 
-def rotary_angles(rope: RopeConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cos and sin, float32 [T, dim/2], at `positions`, int32 [T]."""
-    frequencies, attention_factor = rotary_frequencies(rope)
+def rotary_angles(
+    rope: RopeConfig, positions: jax.Array, is_long: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Cos and sin, float32 [T, dim/2], at `positions`, int32 [T].
+
+    is_long, bool [T], for LongRoPE: the token's sequence exceeds the original context length.
+    """
+    if rope.kind == "longrope":
+        assert is_long is not None
+        (short, short_scale), (long, long_scale) = _longrope(rope)
+        frequencies = jnp.where(is_long[:, None], jnp.asarray(long), jnp.asarray(short))
+        attention_factor = jnp.where(is_long[:, None], long_scale, short_scale)
+    else:
+        frequencies, attention_factor = rotary_frequencies(rope)
     angles = positions.astype(jnp.float32)[:, None] * jnp.asarray(frequencies)
     return jnp.cos(angles) * attention_factor, jnp.sin(angles) * attention_factor
+
+
+def _longrope(rope: RopeConfig) -> tuple[tuple[np.ndarray, float], tuple[np.ndarray, float]]:
+    """Frequencies and factor of cos and sin, for short and for long sequences."""
+    assert rope.long_rope is not None
+    long, (plain, _) = rope.long_rope, rotary_frequencies(replace(rope, kind="default"))
+    return (
+        (plain / np.array(long.short_factors, np.float32), long.short_scale),
+        (plain / np.array(long.long_factors, np.float32), long.long_scale),
+    )
 
 
 def apply_rotary(

@@ -18,12 +18,15 @@ from collections.abc import Iterable, Sequence
 ROOT_HASH = b""
 
 
-def root_hash(cache_salt: str) -> bytes:
-    """What stands for the predecessor of a first block: another one for every salt."""
-    if not cache_salt:
+def root_hash(cache_salt: str, *, is_long: bool = False) -> bytes:
+    """What stands for the predecessor of a first block: another one for every salt, and for
+    sequences whose keys are those of long ones.
+    """
+    if not cache_salt and not is_long:
         return ROOT_HASH
     salt = cache_salt.encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(salt, digest_size=16, person=b"cache salt").digest()
+    person = b"long, salted" if is_long else b"cache salt"
+    return hashlib.blake2b(salt, digest_size=16, person=person).digest()
 
 
 def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:

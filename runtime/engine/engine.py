@@ -90,6 +90,7 @@ class Engine:
             is_chunked=config.prefill_chunk_size > 0,
             trim=self.runner.buckets.trim,
             stop_ids=self.model.tokenizer.eos_ids,
+            rope_switch_len=self.model.config.rope_switch_len,
         )
         self.grammars = GrammarCompiler(self.model.tokenizer, self.model.config.vocab_size)
         self._mask_writer = MaskWriter()
@@ -355,6 +356,7 @@ class Engine:
             )
         block_ids = self.blocks.allocate(-(-len(token_ids) // self.blocks.block_size))
         state_from, state_to = self.states.start(None)
+        is_long = 0 < self.model.config.rope_switch_len < len(token_ids)
         chunks = []
         for start in range(0, len(token_ids), self.runner.token_budget):
             row = PlannedRow(
@@ -365,6 +367,7 @@ class Engine:
                 is_sampled=False,
                 params=request.params,
                 seed=0,
+                is_long=is_long,
                 state_from=state_from,
                 state_to=state_to,
             )

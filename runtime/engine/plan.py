@@ -34,6 +34,7 @@ class PlannedRow:
         None  # per token: the prompt token after it; None = no prompt logprobs
     )
     is_pooled: bool = False  # hidden states are wanted
+    is_long: bool = False  # the sequence is longer than the model's rope switch
     state_from: int | None = None  # slot of recurrent state before these tokens; None = no state
     state_to: int | None = None  # slot for the state after them; None = no layer is recurrent
 

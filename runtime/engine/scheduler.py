@@ -38,6 +38,7 @@ class Scheduler:
         is_chunked: bool,
         trim: Trim,
         stop_ids: frozenset[int],
+        rope_switch_len: int = 0,
     ) -> None:
         self.blocks = blocks
         self.states = states
@@ -50,6 +51,7 @@ class Scheduler:
         self.prefix_hits = 0  # tokens found
         self._trim = trim
         self._stop_ids = stop_ids
+        self._rope_switch_len = rope_switch_len
         self._free_slots = list(range(max_num_seqs))[::-1]
         self._resets: list[SlotReset] = []
 
@@ -87,6 +89,9 @@ class Scheduler:
                 sequence.status is not Status.RUNNING or sequence.is_drawn_out
             ):  # preempted in this loop, or complete
                 continue
+            if self._outgrows(sequence):  # its keys so far are of no use any more
+                self._preempt(sequence)
+                continue
             count = sequence.num_uncomputed
             if sequence.is_prefilling:
                 count = self._chunk(sequence, sequence.num_computed, prefill_budget)
@@ -121,6 +126,11 @@ class Scheduler:
             sequence.block_ids
         )
 
+    def _outgrows(self, sequence: Sequence) -> bool:
+        """It got longer than the rope switch and was computed as a short one."""
+        is_long = 0 < self._rope_switch_len < sequence.num_tokens
+        return is_long and not sequence.is_long
+
     def _preempt(self, sequence: Sequence) -> None:
         self._leave(sequence)
         sequence.status = Status.WAITING
@@ -140,6 +150,8 @@ class Scheduler:
             if leader is not None and leader.status is not Status.FINISHED and leader.is_prefilling:
                 held_back.append(self.waiting.popleft())
                 continue
+            if self._outgrows(sequence):
+                sequence.lengthen()
             hit = self._match(sequence)
             computed = len(hit) * self.blocks.block_size
             count = self._chunk(sequence, computed, budget)
@@ -256,6 +268,7 @@ class Scheduler:
             is_sampled=is_sampled,
             params=sequence.params,
             seed=sequence.seed,
+            is_long=sequence.is_long,
             has_penalty=_has_penalty(sequence),
             has_mask=is_sampled and sequence.constraint is not None,
             has_bias=bool(sequence.params.logit_bias) or sequence.is_stop_banned,

@@ -58,6 +58,7 @@ class Sequence:
         self.snapshots_at: tuple[int, ...] = ()  # positions where a prefill's chunks end for one
         self.is_stop_banned = False  # the device's bias row bans stop tokens (min_tokens)
         self._hashes: list[bytes] = []
+        self.is_long = False  # its keys are those of a sequence above the model's rope switch
         self.num_registered = 0  # full blocks already offered to the prefix cache
 
     @property
@@ -91,10 +92,20 @@ class Sequence:
         """Every token it may have is drawn; the last may not have been seen yet."""
         return self.num_drawn >= self.max_tokens
 
+    def lengthen(self) -> None:
+        """From here on its keys are those of a long sequence; none may be computed yet."""
+        assert self.num_computed == 0
+        self.is_long = True
+        self._hashes.clear()
+
+    @property
+    def _root(self) -> bytes:
+        return root_hash(self.request.cache_salt, is_long=self.is_long)
+
     def hashes(self, block_size: int, count: int) -> list[bytes]:
         """Hash chain of its first `count` blocks, all of known tokens."""
         while len(self._hashes) < count:
             start = len(self._hashes) * block_size
-            parent = self._hashes[-1] if self._hashes else root_hash(self.request.cache_salt)
+            parent = self._hashes[-1] if self._hashes else self._root
             self._hashes.append(block_hash(parent, self.token_ids[start : start + block_size]))
         return self._hashes[:count]

@@ -66,7 +66,7 @@ class PackLayout:
     @functools.cached_property
     def fields(self) -> tuple[_Field, ...]:
         tokens, rows = (self.bucket.tokens,), (self.bucket.rows,)
-        names = ("token_ids", "positions", "slot_mapping", "next_token_ids")
+        names = ("token_ids", "positions", "slot_mapping", "next_token_ids", "is_long")
         fields = [_Field(name, tokens) for name in names]
         fields += [
             _Field("row_start", (self.bucket.rows + 1,)),
@@ -136,6 +136,7 @@ class PackLayout:
         view["token_ids"][first:last] = row.token_ids
         position = np.arange(row.start, row.context_len, dtype=np.int32)
         view["positions"][first:last] = position
+        view["is_long"][first:last] = row.is_long
         blocks = np.asarray(row.block_ids, np.int32)
         view["block_table"][index, : len(blocks)] = blocks
         view["slot_mapping"][first:last] = (
@@ -187,7 +188,11 @@ class PackLayout:
             recurrent = RecurrentBatch(**states)
         return StepInput(
             forward=ForwardInput(
-                value["token_ids"], value["positions"], PagedBatch(**batch), recurrent
+                value["token_ids"],
+                value["positions"],
+                PagedBatch(**batch),
+                recurrent,
+                is_long=value["is_long"] != 0,
             ),
             sampling=SamplingInput(
                 **rows,

@@ -180,7 +180,11 @@ def test_rotary_embedding_is_read_in_every_spelling(name: str) -> None:
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "longrope": (LLAMA, {"rope_scaling": {"type": "longrope", "factor": 4.0}}),
+    "short_factor": (LLAMA, {"rope_scaling": {"type": "longrope", "factor": 4.0}}),
+    "needs 5 short and long factors": (
+        LLAMA,
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
+    ),
     "dynamic": (LLAMA, {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}),
     "partial_rotary_factor": (LLAMA, {"partial_rotary_factor": 0.5}),
     "rope partial_rotary_factor": (

@@ -42,11 +42,15 @@ def naive(prompt, max_tokens):
 
 
 class Device:
-    """Slots of the cache by (block, offset), tokens last drawn by state slot, recurrent states."""
+    """Slots of the cache by (block, offset), whether they were written for a long sequence, tokens
+    last drawn by state slot, recurrent states.
+    """
 
-    def __init__(self, block_size):
+    def __init__(self, block_size, rope_switch_len=0):
         self.block_size = block_size
+        self.rope_switch_len = rope_switch_len
         self.cache = {}
+        self.is_long = {}
         self.last = {}
         self.states = {}
 
@@ -57,14 +61,17 @@ class Device:
             assert len(row.block_ids) * self.block_size >= row.context_len, "a row without room"
             for position, token_id in enumerate(row.token_ids, row.start):
                 token_id = self.last[-1 - token_id] if token_id < 0 else token_id
-                self.cache[
-                    row.block_ids[position // self.block_size], position % self.block_size
-                ] = token_id
+                slot = row.block_ids[position // self.block_size], position % self.block_size
+                self.cache[slot], self.is_long[slot] = token_id, row.is_long
         for row in plan.rows:
-            known = [
-                self.cache[row.block_ids[position // self.block_size], position % self.block_size]
+            slots = [
+                (row.block_ids[position // self.block_size], position % self.block_size)
                 for position in range(row.context_len)
             ]
+            known = [self.cache[slot] for slot in slots]
+            assert all(self.is_long[slot] == row.is_long for slot in slots), "keys of both kinds"
+            if row.is_sampled:
+                assert row.is_long == (0 < self.rope_switch_len < row.context_len)
             drawn.append(next_token(known) if row.is_sampled else None)
             if row.is_sampled:
                 self.last[row.slot] = drawn[-1]
@@ -137,12 +144,14 @@ def make(
     is_prefix_cached=True,
     trim=None,
     num_states=0,
+    rope_switch_len=0,
 ):
     blocks = BlockManager(num_blocks, block_size, is_prefix_cached=is_prefix_cached)
     states = StatePool(num_states, is_prefix_cached=is_prefix_cached)
     return Scheduler(
         blocks, states, max_num_seqs=max_num_seqs, token_budget=budget, is_chunked=is_chunked,
         trim=trim or (lambda tokens, rows: tokens), stop_ids=frozenset({EOS}),
+        rope_switch_len=rope_switch_len,
     )  # fmt: skip
 
 
@@ -166,20 +175,24 @@ PROMPTS = st.lists(st.integers(2, 4), min_size=1, max_size=30)
     is_prefix_cached=st.booleans(),
     trim=st.sampled_from([None, lambda tokens, rows: max(rows, tokens - tokens % 4)]),
     num_states=st.sampled_from([0, 2, 3, 7]),
+    switch=st.sampled_from([0, 0, 1, 9, 23]),
 )
 def test_any_schedule_gives_what_a_naive_loop_gives(
-    requests, aborts, num_blocks, max_num_seqs, budget, is_prefix_cached, trim, num_states
+    requests, aborts, num_blocks, max_num_seqs, budget, is_prefix_cached, trim, num_states, switch
 ):
     """Oracle: `naive`. Preemption, prefix hits, chunks and aborts all occur in the sweep, without
-    recurrent state and with fewer or more slots of it than sequences.
+    recurrent state and with fewer or more slots of it than sequences, and with sequences that
+    outgrow a rope switch.
     """
-    scheduler = make(num_blocks, 4, max_num_seqs, budget, True, is_prefix_cached, trim, num_states)
+    scheduler = make(
+        num_blocks, 4, max_num_seqs, budget, True, is_prefix_cached, trim, num_states, switch
+    )
     arrivals = {}
     requests = sorted(requests, key=lambda request: request[2])
     for order, (prompt, max_tokens, at) in enumerate(requests):
         arrivals.setdefault(at, []).append(sequence(prompt, max_tokens, order))
     aborts = {at: [i for i in indices if i < len(requests)] for at, indices in aborts.items()}
-    answers = drive(scheduler, Device(4), arrivals, aborts, budget)
+    answers = drive(scheduler, Device(4, switch), arrivals, aborts, budget)
     everyone = [one for group in arrivals.values() for one in group]
     for (prompt, max_tokens, _), answer, one in zip(requests, answers, everyone, strict=True):
         want = naive(prompt, max_tokens)
