@@ -20,6 +20,7 @@ ROOMS = {
         "runtime.engine.sampling_params",
         "runtime.engine.plan",
         "runtime.engine.reasoning_rule",
+        "runtime.engine.token_rules",
     ],
     "runner": ["runtime.runner"],
     "checkpoint": ["runtime.checkpoint"],

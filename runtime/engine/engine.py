@@ -27,6 +27,7 @@ from runtime.engine.request import (
     RequestDelta,
     TokenLogprob,
 )
+from runtime.engine.rule_book import RuleBook
 from runtime.engine.sampling_params import ParameterError, SamplingParams, token_ids_in_range
 from runtime.engine.scheduler import Scheduler
 from runtime.engine.sequence import Sequence, Status
@@ -94,6 +95,7 @@ class Engine:
         )
         self.grammars = GrammarCompiler(self.model.tokenizer, self.model.config.vocab_size)
         self._mask_writer = MaskWriter()
+        self._rule_book = RuleBook(self.model.tokenizer, self.model.config.vocab_size)
         self._generations: dict[str, _Generation] = {}
         self._in_flight: tuple[InFlight, list[Sequence]] | None = None
         self._num_sequences = 0
@@ -130,6 +132,7 @@ class Engine:
         token_ids_in_range("prompt", request.prompt_token_ids, vocab_size)
         token_ids_in_range("stop_token_ids", params.stop_token_ids, vocab_size)
         token_ids_in_range("logit_bias", tuple(params.logit_bias), vocab_size)
+        token_ids_in_range("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
         if request.request_id in self._generations:
             raise ParameterError(
                 "request_id", f"request_id={request.request_id!r} is already running"
@@ -141,6 +144,7 @@ class Engine:
         room = self.max_model_len - len(request.prompt_token_ids)
         max_tokens = 1 if request.pooling else min(room, request.params.max_tokens or room)
         matcher = None if request.params.grammar is None else self._matcher(request.params.grammar)
+        rules = self._rule_book.rules(request.params)
         sequences: list[Sequence] = []
         for index in range(request.params.n):
             seed = _seed(request.params, self.config.seed, self._num_sequences, index)
@@ -152,6 +156,7 @@ class Engine:
                     order=self._num_sequences,
                     seed=seed,
                     max_tokens=max_tokens,
+                    rules=rules,
                     leader=leader,
                     constraint=self._constraint(request.params, matcher),
                 )

@@ -6,7 +6,10 @@ logged, or sent to another process. Imports neither jax nor the server.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from runtime.engine.sampling_params import SamplingParams
+from runtime.engine.token_rules import TokenRules
 
 
 def pending_token(slot: int) -> int:
@@ -30,6 +33,8 @@ class PlannedRow:
     has_penalty: bool = False  # counts of this slot are kept on the device
     has_bias: bool = False  # bias row of this slot applies
     has_mask: bool = False  # the engine says which tokens may be drawn when it knows the last one
+    has_history: bool = False  # token history of this slot is kept, for DRY and bad words
+    prompt_len: int = 0
     next_token_ids: tuple[int, ...] | None = (
         None  # per token: the prompt token after it; None = no prompt logprobs
     )
@@ -49,9 +54,9 @@ class SlotReset:
 
     slot: int
     counted: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # prompt and output token ids
-    bias: tuple[tuple[int, float], ...] | None = (
-        None  # (token id, added to its logit); -inf bans it
-    )
+    bias: np.ndarray | None = None  # float32 [V], added to the logits; -inf bans
+    # The known tokens, and the rules that look back at them.
+    history: tuple[tuple[int, ...], TokenRules] | None = None
 
 
 @dataclass(frozen=True)

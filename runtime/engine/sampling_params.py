@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from runtime.engine.reasoning_rule import ReasoningRule
 
 MAX_LOGPROBS = 20  # most alternatives per position that the step program returns
+DEFAULT_BREAKERS = ("\n", ":", '"', "*")  # llama.cpp's, for DRY
 MAX_CHOICES = 128  # most completions of one request
 
 
@@ -47,6 +48,11 @@ class SamplingParams:
     typical_p: float = 1.0
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0  # 0 = off
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2  # tokens that may be repeated for nothing
+    dry_penalty_last_n: int = -1  # tokens looked at; -1 = all
+    dry_sequence_breakers: tuple[str, ...] = DEFAULT_BREAKERS
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -60,6 +66,9 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None  # None = all
+    bad_words: tuple[str, ...] = ()
+    logits_processors: tuple[str, ...] = ()  # by name, see runtime.engine.logits_processors
     skip_special_tokens: bool = True
     shown_special_ids: frozenset[int] = frozenset()  # special tokens that are text all the same
     grammar: str | None = None  # of runtime.grammar; what the answer must look like
@@ -78,6 +87,8 @@ class SamplingParams:
             "typical_p",
             "xtc_probability",
             "xtc_threshold",
+            "dry_multiplier",
+            "dry_base",
             "presence_penalty",
             "frequency_penalty",
             "repetition_penalty",
@@ -97,6 +108,33 @@ class SamplingParams:
             value = getattr(self, name)
             _require(0 <= value <= 1, name, value, "use a fraction in [0, 1]")
         _require(0 < self.typical_p <= 1, "typical_p", self.typical_p, "use a fraction in (0, 1]")
+        for name, lowest, highest in (
+            ("dry_multiplier", 0, 100),
+            ("dry_base", 1, 100),
+            ("dry_allowed_length", 0, 2**30),
+            ("dry_penalty_last_n", -1, 2**30),
+        ):
+            value = getattr(self, name)
+            _require(lowest <= value <= highest, name, value, f"use {lowest} to {highest}")
+        _require(
+            self.allowed_token_ids is None or bool(self.allowed_token_ids),
+            "allowed_token_ids",
+            [],
+            "allow at least one token, or leave it out",
+        )
+        for name, limit in (
+            ("dry_sequence_breakers", 32),
+            ("bad_words", 256),
+            ("logits_processors", 8),
+        ):
+            texts = getattr(self, name)
+            _require(len(texts) <= limit, name, f"{len(texts)} texts", f"use at most {limit}")
+            _require(
+                all(0 < len(text) <= 256 for text in texts),
+                name,
+                "a text",
+                "use texts of 1 to 256 characters",
+            )
         _require(
             -2 <= self.presence_penalty <= 2,
             "presence_penalty",

@@ -11,6 +11,8 @@ prompt's chunks end where a snapshot of it is worth keeping. Imports neither jax
 from collections import deque
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from runtime.engine.block_manager import BlockManager
 from runtime.engine.plan import PlannedRow, SlotReset, StepPlan, pending_token
 from runtime.engine.request import FinishReason
@@ -218,19 +220,16 @@ class Scheduler:
             known = tuple(sequence.token_ids)
             counted = (known[: sequence.prompt_len], known[sequence.prompt_len :])
         sequence.is_stop_banned = sequence.num_drawn < sequence.params.min_tokens
-        bias = (
-            self._bias(sequence) if sequence.params.logit_bias or sequence.is_stop_banned else None
-        )
-        if counted is not None or bias is not None:
-            self._resets.append(SlotReset(sequence.slot, counted, bias))
+        bias = self._bias(sequence) if sequence.has_bias else None
+        history = None
+        if sequence.rules.needs_history:
+            history = (tuple(sequence.token_ids), sequence.rules)
+        if any(part is not None for part in (counted, bias, history)):
+            self._resets.append(SlotReset(sequence.slot, counted, bias, history))
 
-    def _bias(self, sequence: Sequence) -> tuple[tuple[int, float], ...]:
-        bias = dict(sequence.params.logit_bias)
-        if sequence.is_stop_banned:
-            bias |= dict.fromkeys(
-                self._stop_ids | set(sequence.params.stop_token_ids), float("-inf")
-            )
-        return tuple(bias.items())
+    def _bias(self, sequence: Sequence) -> np.ndarray:
+        banned = self._stop_ids | set(sequence.params.stop_token_ids)
+        return sequence.rules.bias_row(banned if sequence.is_stop_banned else ())
 
     def _cut(self, chunks: list[tuple[Sequence, int]]) -> None:
         """Shorten the last prefill chunk where that makes a better padded shape."""
@@ -271,7 +270,9 @@ class Scheduler:
             is_long=sequence.is_long,
             has_penalty=_has_penalty(sequence),
             has_mask=is_sampled and sequence.constraint is not None,
-            has_bias=bool(sequence.params.logit_bias) or sequence.is_stop_banned,
+            has_bias=sequence.has_bias,
+            has_history=sequence.rules.needs_history,
+            prompt_len=sequence.prompt_len,
             next_token_ids=self._next_token_ids(sequence, start, count),
             is_pooled=sequence.request.pooling is not None,
             state_from=state_from,

@@ -12,6 +12,7 @@ from runtime.engine.block_manager import block_hash, root_hash
 from runtime.engine.constraint import Constraint
 from runtime.engine.request import FinishReason, Request
 from runtime.engine.sampling_params import SamplingParams
+from runtime.engine.token_rules import TokenRules
 
 
 class Status(enum.Enum):
@@ -33,6 +34,7 @@ class Sequence:
         order: int,
         seed: int,
         max_tokens: int,
+        rules: TokenRules,
         leader: "Sequence | None" = None,
         constraint: Constraint | None = None,
     ) -> None:
@@ -41,6 +43,7 @@ class Sequence:
         self.order = order  # of arrival, over all sequences of the engine
         self.seed = seed
         self.max_tokens = max_tokens  # completion tokens, the model's limit considered
+        self.rules = rules
         self.leader = leader
         self.constraint = constraint  # of the tokens that the engine has received
         self.status = Status.WAITING
@@ -68,6 +71,10 @@ class Sequence:
     @property
     def prompt_len(self) -> int:
         return len(self.request.prompt_token_ids)
+
+    @property
+    def has_bias(self) -> bool:
+        return self.rules.bias is not None or self.is_stop_banned
 
     @property
     def num_drawn(self) -> int:

@@ -26,6 +26,7 @@ from runtime.runner.sampling_input import FLOAT_OPTIONS, INT_OPTIONS, SamplingIn
 NOWHERE = np.iinfo(np.int32).max  # a slot past every cache and every state array
 STATE_FIELDS = ("state_from", "state_to")
 NOT_WANTED = -1  # no prompt log-probability at this token
+_SWITCHES = ("has_penalty", "has_bias", "has_mask", "has_history")  # of a row: what it reads
 
 
 @jax.tree_util.register_dataclass
@@ -76,11 +77,10 @@ class PackLayout:
             "context_len",
             "is_sampled",
             "position",
+            "prompt_len",
             "state_slot",
             "num_logprobs",
-            "has_penalty",
-            "has_bias",
-            "has_mask",
+            *_SWITCHES,
             *INT_OPTIONS,
         )
         fields += [_Field(name, rows) for name in names]
@@ -148,9 +148,9 @@ class PackLayout:
         view["is_sampled"][index] = row.is_sampled
         view["position"][index] = row.context_len
         view["state_slot"][index] = row.slot
-        view["has_penalty"][index] = row.has_penalty
-        view["has_bias"][index] = row.has_bias
-        view["has_mask"][index] = row.has_mask
+        view["prompt_len"][index] = row.prompt_len
+        for name in _SWITCHES:
+            view[name][index] = getattr(row, name)
         params = row.params
         view["num_logprobs"][index] = -1 if params.logprobs is None else params.logprobs
         view["seed"].view(np.uint32)[index] = (row.seed >> 32 & 0xFFFFFFFF, row.seed & 0xFFFFFFFF)
@@ -179,7 +179,7 @@ class PackLayout:
             for name in (
                 *FLOAT_OPTIONS,
                 *INT_OPTIONS,
-                *("position", "state_slot", "num_logprobs"),
+                *("position", "prompt_len", "state_slot", "num_logprobs"),
             )
         }
         recurrent = None
@@ -197,9 +197,7 @@ class PackLayout:
             sampling=SamplingInput(
                 **rows,
                 seed=lax.bitcast_convert_type(value["seed"], jnp.uint32),
-                has_penalty=value["has_penalty"] != 0,
-                has_bias=value["has_bias"] != 0,
-                has_mask=value["has_mask"] != 0,
+                **{name: value[name] != 0 for name in _SWITCHES},
             ),
             is_sampled=value["is_sampled"] != 0,
             next_token_ids=value["next_token_ids"],

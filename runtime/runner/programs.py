@@ -1,6 +1,6 @@
 """Which programs an engine consists of: functions, argument shapes, what they donate.
 
-One step per bucket, and the two that refill a slot's sampler state. Nothing is traced or compiled
+One step per bucket, and those that refill a slot's sampler state. Nothing is traced or compiled
 here; runtime.runner.executables does that. Two engines with equal `identity` have equal programs.
 """
 
@@ -20,11 +20,8 @@ from runtime.runner.buckets import Bucket, BucketTable
 from runtime.runner.kv_pool import blocks_for
 from runtime.runner.model import LoadedModel
 from runtime.runner.pack import PackLayout
-from runtime.runner.sampler_state import SamplerState
 from runtime.runner.step import DeviceState, all_logits, step
 from runtime.runner.token_mask import num_words
-
-RESET_CHUNK = 512  # token ids per call of the slot reset programs
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,7 @@ class EnginePrograms:
         self._cache_spec = cache_spec
         self._cache_size = cache_size
         self._max_num_seqs = max_num_seqs
+        self._max_model_len = max_model_len
         self._blocks_per_row = blocks_for(max_model_len, cache_spec.block_size)
         self._buckets = buckets
 
@@ -76,13 +74,16 @@ class EnginePrograms:
             str(bucket): self._step(step, bucket, self.abstract_mask(bucket))
             for bucket in reversed(self._buckets.all)
         }
-        ids = self._abstract(jnp.int32, RESET_CHUNK)
-        values = self._abstract(jnp.float32, RESET_CHUNK)
-        return {
-            **steps,
-            "reset_counts": self._reset(sampler_state.reset_counts, ids, ids),
-            "reset_bias": self._reset(sampler_state.reset_bias, ids, values),
+        state = self._abstract_state().sampler
+        resets = {
+            "reset_counts": (sampler_state.reset_counts, (state.counts,)),
+            "reset_bias": (sampler_state.reset_bias, (state.bias,)),
+            "reset_history": (
+                sampler_state.reset_history,
+                (state.history, state.is_breaker, state.bad_words),
+            ),
         }
+        return steps | {name: self._reset(run, *parts) for name, (run, parts) in resets.items()}
 
     def logits(self, bucket: Bucket) -> Program:
         """A forward pass that returns the logits of all tokens of a bucket."""
@@ -120,9 +121,9 @@ class EnginePrograms:
         slots, vocab_size = self._max_num_seqs, self._model.config.vocab_size
         return DeviceState(
             cache=self._cache_spec.abstract(self._cache_size, self._model.mesh),
-            sampler=SamplerState(
-                counts=self._abstract(jnp.int32, slots, vocab_size),
-                bias=self._abstract(jnp.float32, slots, vocab_size),
+            sampler=jax.tree.map(
+                lambda leaf: self._abstract(leaf.dtype, *leaf.shape),
+                sampler_state.shapes(slots, vocab_size, self._max_model_len),
             ),
             last_tokens=self._abstract(jnp.int32, slots),
         )
@@ -139,7 +140,8 @@ class EnginePrograms:
             donated=1,
         )
 
-    def _reset(self, run: Callable[..., Any], *arrays: Any) -> Program:
-        slot, is_first = self._abstract(jnp.int32), self._abstract(jnp.bool)
-        sampler = self._abstract_state().sampler
-        return Program(run, (sampler, slot, *arrays, is_first), donated=0)
+    def _reset(self, run: Callable[..., Any], *parts: Any) -> Program:
+        """Fills one slot's row of these parts of the sampler's state."""
+        rows = [self._abstract(part.dtype, *part.shape[1:]) for part in parts]
+        sampler, slot = self._abstract_state().sampler, self._abstract(jnp.int32)
+        return Program(run, (sampler, slot, *rows), donated=0)

@@ -6,7 +6,7 @@ fetching the last is what lets host work overlap the device: tokens travel betwe
 device. Knows plans and buckets, not sequences.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -24,8 +24,9 @@ from runtime.runner.executable_store import ExecutableStore
 from runtime.runner.executables import COMPILES, make_executables
 from runtime.runner.kv_pool import pool_size
 from runtime.runner.model import LoadedModel
-from runtime.runner.programs import RESET_CHUNK, EnginePrograms
-from runtime.runner.step import DeviceState, StepOutput
+from runtime.runner.programs import EnginePrograms
+from runtime.runner.sampler_state import count_row
+from runtime.runner.step import StepOutput
 
 
 @dataclass(frozen=True)
@@ -126,38 +127,27 @@ class Runner:
         return jax.device_put(array, NamedSharding(self._mesh, PartitionSpec()))
 
     def _reset(self, reset: SlotReset) -> None:
+        vocab_size = self.model.config.vocab_size
         if reset.counted is not None:
-            self._fill(
-                "reset_counts", reset.slot, *(np.array(ids, np.int32) for ids in reset.counted)
-            )
+            prompt_ids, output_ids = (np.array(ids, np.int32) for ids in reset.counted)
+            self._fill("reset_counts", reset.slot, count_row(prompt_ids, output_ids, vocab_size))
         if reset.bias is not None:
-            ids = np.array([token_id for token_id, _ in reset.bias], np.int32)
-            self._fill(
-                "reset_bias",
-                reset.slot,
-                ids,
-                np.array([value for _, value in reset.bias], np.float32),
-            )
+            self._fill("reset_bias", reset.slot, reset.bias)
+        if reset.history is not None:
+            known, rules = reset.history
+            tokens = np.zeros(self.max_model_len, np.int32)
+            tokens[: len(known)] = known
+            is_breaker = rules.is_breaker
+            if is_breaker is None:
+                is_breaker = np.zeros(vocab_size, bool)
+            self._fill("reset_history", reset.slot, tokens, is_breaker, rules.bad_word_table())
 
-    def _fill(self, name: str, slot: int, *arrays: np.ndarray) -> None:
-        """Run a reset program over arrays in chunks; ids are padded with the vocabulary's size,
-        which is dropped.
-        """
-        for start in range(0, max(1, *map(len, arrays)), RESET_CHUNK):
-            chunks = []
-            for array in arrays:
-                padding = self.model.config.vocab_size if array.dtype == np.int32 else 0
-                chunk = np.full(RESET_CHUNK, padding, array.dtype)
-                part = array[start : start + RESET_CHUNK]
-                chunk[: len(part)] = part
-                chunks.append(self._put(chunk))
-            sampler = self._executables[name](
-                self._state.sampler,
-                self._put(np.int32(slot)),
-                *chunks,
-                self._put(np.bool_(start == 0)),
-            )
-            self._state = DeviceState(self._state.cache, sampler, self._state.last_tokens)
+    def _fill(self, name: str, slot: int, *rows: np.ndarray) -> None:
+        """Run a reset program."""
+        sampler = self._executables[name](
+            self._state.sampler, self._put(np.int32(slot)), *map(self._put, rows)
+        )
+        self._state = replace(self._state, sampler=sampler)
 
     def fetch(self, in_flight: InFlight) -> StepResult:
         """Wait for a step and read its tokens: the one transfer from the device."""

@@ -19,11 +19,13 @@ FLOAT_OPTIONS = {
     "typical_p": 1.0,
     "xtc_probability": 0.0,
     "xtc_threshold": 0.0,
+    "dry_multiplier": 0.0,
+    "dry_base": 0.0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-INT_OPTIONS = {"top_k": 0}
+INT_OPTIONS = {"top_k": 0, "dry_allowed_length": 0, "dry_penalty_last_n": 0}
 
 
 @jax.tree_util.register_dataclass
@@ -39,13 +41,19 @@ class SamplingInput:
     typical_p: jax.Array  # float32 [R]; 1 = off
     xtc_probability: jax.Array  # float32 [R]; 0 = off
     xtc_threshold: jax.Array  # float32 [R]
+    dry_multiplier: jax.Array  # float32 [R]; 0 = off
+    dry_base: jax.Array  # float32 [R]
+    dry_allowed_length: jax.Array  # int32 [R]; tokens
+    dry_penalty_last_n: jax.Array  # int32 [R]; tokens looked at, -1 = all
     presence_penalty: jax.Array  # float32 [R]
     frequency_penalty: jax.Array  # float32 [R]
     repetition_penalty: jax.Array  # float32 [R]
     seed: jax.Array  # uint32 [R, 2]; high and low word of the request's seed
     position: jax.Array  # int32 [R]; index in the sequence of the token to be drawn
-    state_slot: jax.Array  # int32 [R]; row of SamplerState, read only with a penalty or a bias
-    has_penalty: jax.Array  # bool [R]
+    prompt_len: jax.Array  # int32 [R]; tokens
+    state_slot: jax.Array  # int32 [R]; row of SamplerState, read only where one of these is true:
+    has_penalty: jax.Array  # bool [R]; reads counts
     has_bias: jax.Array  # bool [R]
     has_mask: jax.Array  # bool [R]; the step's mask says which tokens may be drawn
+    has_history: jax.Array  # bool [R]; reads history, breakers and bad words
     num_logprobs: jax.Array  # int32 [R]; alternatives to report, -1 = no logprobs at all

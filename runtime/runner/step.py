@@ -17,7 +17,7 @@ from models.decoder import DecoderProgram, Parameters
 from runtime.engine.sampling_params import MAX_LOGPROBS
 from runtime.runner.logprobs import Logprobs, logprobs, prompt_logprobs
 from runtime.runner.pack import NOT_WANTED, PackLayout
-from runtime.runner.sampler_state import SamplerState, update_counts
+from runtime.runner.sampler_state import SamplerState, record
 from runtime.runner.sampling import sample
 
 NUM_COLUMNS = (
@@ -95,7 +95,7 @@ def step(
     slots = jnp.where(inputs.is_sampled, inputs.sampling.state_slot, state.last_tokens.shape[0])
     state = DeviceState(
         cache=cache,
-        sampler=update_counts(state.sampler, tokens, inputs.sampling, inputs.is_sampled),
+        sampler=record(state.sampler, tokens, inputs.sampling, inputs.is_sampled),
         last_tokens=state.last_tokens.at[slots].set(tokens, mode="drop"),
     )
     return state, StepOutput(rows, prompt, pooled)

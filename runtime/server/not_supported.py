@@ -29,9 +29,6 @@ _BOTH: dict[str, Callable[[Any], bool]] = {
     "guided_choice": _is_set,
     "guided_grammar": _is_set,
     "use_beam_search": _is_set,
-    "allowed_token_ids": _is_set,
-    "bad_words": _is_set,
-    "logits_processors": _is_set,
     "truncate_prompt_tokens": _is_set,
 }
 COMPLETION_OPTIONS = _BOTH | {"suffix": _is_set, "prompt_embeds": _is_set}

@@ -23,11 +23,16 @@ _NUMBERS = (
     "typical_p",
     "xtc_probability",
     "xtc_threshold",
+    "dry_multiplier",
+    "dry_base",
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",
 )
-_INTEGERS = ("n", "top_k", "seed", "min_tokens", "prompt_logprobs")
+_INTEGERS = (
+    *("n", "top_k", "seed", "min_tokens", "prompt_logprobs"),
+    *("dry_allowed_length", "dry_penalty_last_n"),
+)
 # Accepted because clients send them, and without effect here.
 _HARMLESS = ("user", "store", "metadata", "service_tier")
 
@@ -77,6 +82,12 @@ def read_options(
         raise bad_request(stop_name, message)
     params["stop_token_ids"] = fields.integers("stop_token_ids")
     params["logit_bias"] = _read_logit_bias(fields)
+    for name in ("bad_words", "logits_processors"):
+        params[name] = fields.strings(name)
+    if fields.any("dry_sequence_breakers") is not None:
+        params["dry_sequence_breakers"] = fields.strings("dry_sequence_breakers")
+    if fields.any("allowed_token_ids") is not None:
+        params["allowed_token_ids"] = fields.integers("allowed_token_ids")
     is_stream = fields.boolean("stream")
     if is_stream and params.get("prompt_logprobs") is not None:
         raise bad_request(

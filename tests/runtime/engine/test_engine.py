@@ -134,10 +134,13 @@ def test_neighbours_with_any_option_do_not_change_a_greedy_answer_and_nothing_co
         {"logprobs": 5, "prompt_logprobs": 3},
         {"n": 3, "seed": 11, "stop": ("ab", "c")},
         {"temperature": 0, "stop": ("zz",), "include_stop_str_in_output": True},
+        {"top_n_sigma": 1.0, "typical_p": 0.6, "xtc_probability": 0.5, "xtc_threshold": 0.02},
+        {"dry_multiplier": 0.8, "dry_allowed_length": 1, "bad_words": ("ab", "c d e")},
+        {"allowed_token_ids": (5, 6, 7), "logits_processors": ("ascii_only",)},
     ]
     batch, params = [], []
     for option, (prompt, quiet) in zip(
-        options, zip(prompts(rng, 7), prompts(rng, 7), strict=True), strict=True
+        options, zip(prompts(rng, 10), prompts(rng, 10), strict=True), strict=True
     ):
         batch += [prompt, quiet]
         params += [SamplingParams(max_tokens=7, **option), SamplingParams(max_tokens=7, **GREEDY)]

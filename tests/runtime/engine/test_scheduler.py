@@ -8,6 +8,7 @@ states or prefix hits changes what is drawn.
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from runtime.engine.sampling_params import SamplingParams
 from runtime.engine.scheduler import Scheduler
 from runtime.engine.sequence import Sequence, Status
 from runtime.engine.state_pool import StatePool
+from runtime.engine.token_rules import TokenRules
 
 EOS = 1
 VOCAB = 11
@@ -157,7 +159,15 @@ def make(
 
 def sequence(prompt, max_tokens, order, index=0, leader=None, **params):
     request = Request(f"r{order}", tuple(prompt), SamplingParams(max_tokens=max_tokens, **params))
-    return Sequence(request, index, order=order, seed=order, max_tokens=max_tokens, leader=leader)
+    bias = None
+    if request.params.logit_bias:
+        bias = np.zeros(VOCAB, np.float32)
+        for token_id, value in request.params.logit_bias.items():
+            bias[token_id] = value
+    return Sequence(
+        request, index, order=order, seed=order, max_tokens=max_tokens, leader=leader,
+        rules=TokenRules(VOCAB, bias),
+    )  # fmt: skip
 
 
 PROMPTS = st.lists(st.integers(2, 4), min_size=1, max_size=30)
@@ -242,6 +252,10 @@ def test_later_choices_of_a_request_wait_for_the_first_prompt_and_share_its_bloc
     assert [one.num_cached_tokens for one in (leader, *others)] == [0, 20, 20]
 
 
+def _nonzero(bias):
+    return {int(token_id): float(bias[token_id]) for token_id in np.flatnonzero(bias)}
+
+
 def test_min_tokens_bans_stop_tokens_until_they_are_drawn():
     """Oracle: the bias that the plan asks for, step by step."""
     scheduler = make()
@@ -250,7 +264,7 @@ def test_min_tokens_bans_stop_tokens_until_they_are_drawn():
     device, banned = Device(4), []
     for _ in range(4):
         plan, _ = scheduler.schedule()
-        banned.append([dict(reset.bias or ()) for reset in plan.resets])
+        banned.append([_nonzero(reset.bias) for reset in plan.resets])
         assert plan.rows[0].has_bias
         scheduler.receive(one, device.run(plan)[0])
     ban = float("-inf")

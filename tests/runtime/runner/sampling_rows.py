@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from runtime.runner.sampler_state import SamplerState, shapes
 from runtime.runner.sampling_input import SamplingInput
 
 NEUTRAL = {
@@ -18,17 +19,31 @@ NEUTRAL = {
     "typical_p": np.float32(1),
     "xtc_probability": np.float32(0),
     "xtc_threshold": np.float32(0.1),
+    "dry_multiplier": np.float32(0),
+    "dry_base": np.float32(1.75),
+    "dry_allowed_length": np.int32(2),
+    "dry_penalty_last_n": np.int32(-1),
     "presence_penalty": np.float32(0),
     "frequency_penalty": np.float32(0),
     "repetition_penalty": np.float32(1),
     "seed": np.array([1, 2], np.uint32),
     "position": np.int32(0),
+    "prompt_len": np.int32(0),
     "state_slot": np.int32(0),
     "has_penalty": np.bool_(False),
     "has_bias": np.bool_(False),
     "has_mask": np.bool_(False),
+    "has_history": np.bool_(False),
     "num_logprobs": np.int32(-1),
 }
+
+
+def empty_state(num_slots: int, vocab_size: int, max_len: int = 40) -> SamplerState:
+    """A state in which nothing was seen, nothing is biased and no word is bad."""
+    state = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes(num_slots, vocab_size, max_len)
+    )
+    return dataclasses.replace(state, bad_words=state.bad_words - 1)
 
 
 def make_rows(num_rows: int, **options: ArrayLike) -> SamplingInput:
@@ -69,6 +84,12 @@ def random_rows(random: np.random.Generator, num_rows: int, num_slots: int) -> S
         state_slot=random.integers(0, num_slots, num_rows),
         has_penalty=random.random(num_rows) < 0.5,
         has_bias=random.random(num_rows) < 0.5,
+        prompt_len=random.integers(0, 20, num_rows),
+        has_history=random.random(num_rows) < 0.5,
+        dry_multiplier=maybe(random.uniform(0, 2, num_rows), 0),
+        dry_base=random.uniform(1, 3, num_rows),
+        dry_allowed_length=random.integers(0, 4, num_rows),
+        dry_penalty_last_n=random.integers(-1, 40, num_rows),
         num_logprobs=random.integers(-1, 21, num_rows),
     )
 

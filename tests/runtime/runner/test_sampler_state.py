@@ -1,60 +1,69 @@
-"""Counts and biases of running sequences, filled in chunks and updated by the step."""
+"""Counts, biases and histories of running sequences, filled whole and updated by the step."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_rows import make_rows
+from sampling_rows import empty_state, make_rows
 
-from runtime.runner.sampler_state import empty_state, reset_bias, reset_counts, update_counts
+from runtime.runner.sampler_state import (
+    count_row,
+    record,
+    reset_bias,
+    reset_counts,
+    reset_history,
+)
 
-V, S, C = 331, 5, 8
-reset_counts_step = jax.jit(reset_counts)
-reset_bias_step = jax.jit(reset_bias)
+V, S, L = 331, 5, 40
 TOKENS = st.lists(st.integers(0, V - 1), max_size=30)
-
-
-def chunk(values: list, index: int, padding: float, dtype: type) -> np.ndarray:
-    part = values[index * C : (index + 1) * C]
-    return np.array(part + [padding] * (C - len(part)), dtype)
+recorded = jax.jit(record)
 
 
 @settings(max_examples=30, deadline=None)
 @given(prompt=TOKENS, output=TOKENS, drawn=TOKENS)
-def test_counts_filled_in_chunks_equal_a_recount(
+def test_counts_filled_and_updated_equal_a_recount(
     prompt: list[int], output: list[int], drawn: list[int]
 ) -> None:
     """Oracle: np.bincount. The slot held something else before; other slots stay."""
-    state = empty_state(S, V)
-    state = type(state)(state.counts + 7, state.bias)
-    num_chunks = max(1, -(-len(prompt) // C), -(-len(output) // C))
-    for index in range(num_chunks):
-        prompt_ids, output_ids = (chunk(ids, index, V, np.int32) for ids in (prompt, output))
-        state = reset_counts_step(state, 2, prompt_ids, output_ids, index == 0)
+    state = jax.tree.map(lambda leaf: leaf + jnp.ones_like(leaf), empty_state(S, V))
+    known = (np.array(ids, np.int32) for ids in (prompt, output))
+    state = jax.jit(reset_counts)(state, 2, count_row(*known, V))
     rows = make_rows(3, state_slot=[0, 2, 99], has_penalty=[False, True, True])
     for token in drawn:
-        state = update_counts(state, jnp.array([1, token, 1]), rows, jnp.array([True, True, True]))
-    state = update_counts(state, jnp.array([1, 1, 1]), rows, jnp.zeros(3, bool))
+        state = recorded(state, jnp.array([1, token, 1]), rows, jnp.array([True, True, True]))
+    state = recorded(state, jnp.array([1, 1, 1]), rows, jnp.zeros(3, bool))
     expected = 2 * np.bincount([*output, *drawn], minlength=V)
     expected += np.bincount(prompt, minlength=V) > 0
     np.testing.assert_array_equal(state.counts[2], expected)
-    assert np.all(np.delete(np.asarray(state.counts), 2, axis=0) == 7)
+    assert np.all(np.delete(np.asarray(state.counts), 2, axis=0) == 1)
 
 
-def test_biases_filled_in_chunks_add_up_and_a_ban_holds() -> None:
-    """Oracle: a loop over the pairs. The slot held something else before; other slots stay."""
-    random = np.random.default_rng(0)
-    token_ids = random.integers(0, V, 20).tolist()
-    values = random.normal(size=20).tolist()
-    token_ids[:3], values[:3] = [4, 4, 9], [-np.inf, 100.0, -np.inf]
-    state = empty_state(S, V)
-    state = type(state)(state.counts, state.bias + 3)
-    for index in range(3):
-        ids, biases = chunk(token_ids, index, V, np.int32), chunk(values, index, 0, np.float32)
-        state = reset_bias_step(state, 4, ids, biases, index == 0)
-    expected = np.zeros(V)
-    for token_id, value in zip(token_ids, values, strict=True):
-        expected[token_id] += value
-    np.testing.assert_allclose(state.bias[4], expected, rtol=1e-6)
-    assert np.all(np.asarray(state.bias[:4]) == 3)
+def test_a_row_of_biases_replaces_what_the_slot_held() -> None:
+    """Oracle: the row. Other slots stay."""
+    bias = np.random.default_rng(0).normal(size=V).astype(np.float32)
+    bias[[4, 9]] = -np.inf
+    state = jax.tree.map(lambda leaf: leaf + jnp.ones_like(leaf), empty_state(S, V))
+    state = jax.jit(reset_bias)(state, 4, bias)
+    np.testing.assert_array_equal(state.bias[4], bias)
+    assert np.all(np.asarray(state.bias[:4]) == 1)
+
+
+def test_a_history_goes_on_where_its_known_tokens_end() -> None:
+    """Oracle: the list of tokens. Rows that keep no history and rows that drew nothing stay."""
+    known, drawn = [7, 8, 9], [11, 12]
+    tokens = np.zeros(L, np.int32)
+    tokens[:3] = known
+    words = np.full((64, 16), -1, np.int32)
+    words[0, -2:] = 5, 6
+    state = jax.jit(reset_history)(empty_state(S, V), 2, tokens, np.arange(V) == 3, words)
+    for position, token in enumerate(drawn, len(known)):
+        rows = make_rows(
+            3, state_slot=[0, 2, 3], position=position, has_history=[False, True, True]
+        )
+        news = jnp.array([1, token, 1])
+        state = recorded(state, news, rows, jnp.array([True, True, False]))
+    assert state.history[2, :5].tolist() == [*known, *drawn]
+    assert not np.delete(np.asarray(state.history), 2, axis=0).any()
+    assert np.flatnonzero(state.is_breaker[2]).tolist() == [3]
+    np.testing.assert_array_equal(state.bad_words[2], words)

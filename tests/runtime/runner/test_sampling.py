@@ -4,6 +4,7 @@ One shape (16 rows, a vocabulary of 331, not a multiple of a block) serves nearl
 that the file compiles few programs.
 """
 
+import dataclasses
 import functools
 from dataclasses import replace
 
@@ -14,9 +15,9 @@ import pytest
 from goodness_of_fit import p_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_rows import make_rows, random_rows, replace_options, take_rows
+from sampling_rows import empty_state, make_rows, random_rows, replace_options, take_rows
 
-from runtime.runner.sampler_state import SamplerState, empty_state
+from runtime.runner.sampler_state import SamplerState
 from runtime.runner.sampling import adjust, sample
 from runtime.runner.sampling_filters import threshold
 from runtime.runner.sampling_input import SamplingInput
@@ -55,7 +56,16 @@ def random_state(seed: int) -> SamplerState:
     counts = random.integers(0, 6, (S, V)) * (random.random((S, V)) < 0.3)
     bias = random.normal(size=(S, V)) * (random.random((S, V)) < 0.2)
     bias[random.random((S, V)) < 0.1] = -np.inf
-    return SamplerState(jnp.asarray(counts, jnp.int32), jnp.asarray(bias, jnp.float32))
+    words = np.full((S, 64, 16), -1, np.int32)
+    words[:, 0, -2:] = random.integers(0, 7, (S, 2))
+    return dataclasses.replace(
+        empty_state(S, V),
+        counts=jnp.asarray(counts, jnp.int32),
+        bias=jnp.asarray(bias, jnp.float32),
+        history=jnp.asarray(random.integers(0, 7, (S, 40)), jnp.int32),
+        is_breaker=jnp.asarray(random.random((S, V)) < 0.05),
+        bad_words=jnp.asarray(words),
+    )
 
 
 def lowest_kept(
@@ -231,7 +241,7 @@ def test_a_seed_replays_and_other_seeds_and_positions_differ() -> None:
 def test_bias_and_penalties_equal_a_loop_over_tokens() -> None:
     """Oracle: a loop in plain Python, vLLM's order and definitions."""
     logits, state = random_logits(7), random_state(7)
-    rows = random_rows(np.random.default_rng(7), R, S)
+    rows = replace_options(random_rows(np.random.default_rng(7), R, S), has_history=False)
     found = np.asarray(adjusted(logits, rows, state))
     for row in range(R):
         option = jax.tree.map(lambda values, row=row: values[row].tolist(), rows)
@@ -252,7 +262,7 @@ def test_rows_without_bias_and_penalties_keep_their_logits_bit_for_bit() -> None
     """Oracle: the logits that went in."""
     logits, rows = random_logits(8), random_rows(np.random.default_rng(8), R, S)
     found = np.asarray(adjusted(logits, rows, random_state(8)))
-    is_plain = ~np.asarray(rows.has_bias | rows.has_penalty)
+    is_plain = ~np.asarray(rows.has_bias | rows.has_penalty | rows.has_history)
     assert is_plain.any()
     np.testing.assert_array_equal(found[is_plain], logits[is_plain])
 
@@ -264,7 +274,7 @@ def test_a_large_bias_forces_a_token_and_a_ban_holds_at_any_temperature() -> Non
     bias[0, 17] = 100
     bias[1] = -np.inf
     bias[1, [3, 5]] = 0
-    state = SamplerState(empty_state(S, V).counts, jnp.asarray(bias))
+    state = dataclasses.replace(empty_state(S, V), bias=jnp.asarray(bias))
     slots = np.arange(R) % 2
     for temperature in (0, 1, 100):
         rows = make_rows(
