@@ -31,13 +31,21 @@ def threefry(key: UInt32[Array, "R 2"], counter: UInt32[Array, "R 2"]) -> UInt32
 
 
 def uniforms(
-    seed: UInt32[Array, "R 2"], position: Int[Array, " R"], stream: int = 0
-) -> Float[Array, "R 2"]:
-    """Two independent uniform numbers per row: the midpoints of 2**23 equal parts of (0, 1),
-    neither 0 nor 1. Streams are independent of each other.
+    seed: UInt32[Array, "R 2"], position: Int[Array, " R"], count: int = 2
+) -> Float[Array, "R N"]:
+    """Independent uniform numbers per row, `count` of them: the midpoints of 2**23 equal parts of
+    (0, 1), neither 0 nor 1. The first are the same whatever the count.
     """
-    position = position.astype(jnp.uint32)
-    bits = threefry(seed, jnp.stack((position, jnp.full_like(position, stream)), axis=1))
+    num_rows, num_counters = position.shape[0], -(-count // 2)
+    counters = jnp.stack(
+        (
+            jnp.repeat(position.astype(jnp.uint32), num_counters),
+            jnp.tile(jnp.arange(num_counters, dtype=jnp.uint32), num_rows),
+        ),
+        axis=1,
+    )
+    bits = threefry(jnp.repeat(seed, num_counters, axis=0), counters)
+    bits = bits.reshape(num_rows, 2 * num_counters)[:, :count]
     return ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
 
 

@@ -9,23 +9,24 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from runtime.runner.draw import uniforms
 from runtime.runner.sampling_input import SamplingInput
 from runtime.runner.threshold_search import bisect, replace_rows, take_row
 from runtime.runner.vocabulary import total
 
-_CHANCE_STREAM = 1  # of the random numbers; stream 0 draws the token
 
-
-def filtered_mass(mass: Float[Array, "R C W"], rows: SamplingInput) -> Float[Array, "R C W"]:
-    """Masses, 0 for what typical_p and XTC remove. At least one entry of a row is left."""
-    mass = lax.cond(jnp.any(rows.typical_p < 1), _typical, lambda mass, rows: mass, mass, rows)
+def filtered_mass(
+    mass: Float[Array, "R C W"], rows: SamplingInput, chance: Float[Array, " R"]
+) -> Float[Array, "R C W"]:
+    """Masses, 0 for what typical_p and XTC remove; `chance` is a uniform number in (0, 1). At least
+    one entry of a row is left.
+    """
     return lax.cond(
-        jnp.any(rows.xtc_probability > 0),
-        _without_top_choices,
-        lambda mass, rows: mass,
+        jnp.any((rows.typical_p < 1) | (rows.xtc_probability > 0)),
+        lambda mass, rows, chance: _without_top_choices(_typical(mass, rows), rows, chance),
+        lambda mass, rows, chance: mass,
         mass,
         rows,
+        chance,
     )
 
 
@@ -34,8 +35,9 @@ def _typical(mass: Float[Array, "R C W"], rows: SamplingInput) -> Float[Array, "
     entropy, until typical_p of the mass is reached.
     """
     log_mass = jnp.log(mass)
-    all_mass = total(mass)
-    mean = total(jnp.where(mass > 0, mass * log_mass, 0)) / all_mass
+    sums = total(jnp.concatenate((mass, jnp.where(mass > 0, mass * log_mass, 0))))
+    all_mass, weighted = jnp.split(sums, 2)
+    mean = weighted / all_mass
     # The distance, with its sign changed: the nearest is the largest, as bisect wants it.
     nearness = jnp.where(mass > 0, -jnp.abs(mean[:, None, None] - log_mass), -jnp.inf)
     goal = rows.typical_p * all_mass
@@ -49,14 +51,15 @@ def _typical(mass: Float[Array, "R C W"], rows: SamplingInput) -> Float[Array, "
     return _where(is_on, jnp.where(nearness >= kept[:, None, None], mass, 0), mass)
 
 
-def _without_top_choices(mass: Float[Array, "R C W"], rows: SamplingInput) -> Array:
+def _without_top_choices(
+    mass: Float[Array, "R C W"], rows: SamplingInput, chance: Float[Array, " R"]
+) -> Float[Array, "R C W"]:
     """Exclude top choices (llama.cpp pull request 9742): by chance, drop every token of at least
     xtc_threshold but the least likely of them.
     """
     is_top = mass >= (rows.xtc_threshold * total(mass))[:, None, None]
     is_top &= mass > 0
     least = jnp.where(is_top, mass, jnp.inf).min(axis=(1, 2))
-    chance = uniforms(rows.seed, rows.position, _CHANCE_STREAM)[:, 0]
     is_on = chance < rows.xtc_probability
     return _where(is_on, jnp.where(mass > least[:, None, None], 0, mass), mass)
 

@@ -48,7 +48,8 @@ def _dry(
     is_penalised = (reach >= rows.dry_allowed_length[:, None]) & ~is_breaker & is_on[:, None]
     is_penalised &= reach >= 0
     exponent = jnp.maximum(reach - rows.dry_allowed_length[:, None], 0)
-    penalty = rows.dry_multiplier[:, None] * _power(rows.dry_base[:, None], exponent)
+    power = jnp.exp(exponent.astype(jnp.float32) * jnp.log(rows.dry_base)[:, None])
+    penalty = rows.dry_multiplier[:, None] * power
     return jnp.where(is_penalised, logits - jnp.minimum(penalty, _MAX_PENALTY), logits)
 
 
@@ -90,15 +91,6 @@ def _repeats(
         lambda carry: carry[2].any() & (carry[0] < MAX_REPEAT), body, start_state
     )
     return length
-
-
-def _power(base: Float[Array, "R 1"], exponent: Int[Array, "R V"]) -> Float[Array, "R V"]:
-    """By squaring: products in a fixed order, the same bits everywhere."""
-    result = jnp.ones(exponent.shape, jnp.float32)
-    for bit in range(MAX_REPEAT.bit_length()):
-        result = jnp.where(exponent >> bit & 1, result * base, result)
-        base = base * base
-    return result
 
 
 def _without_bad_words(

@@ -156,7 +156,9 @@ def _draw(
         peak,
         rows,
     )
-    mass = filtered_mass(token_mass(logits, peak, rows.temperature, kept), rows)
-    token = draw(mass, uniforms(rows.seed, rows.position))
+    uniform = uniforms(rows.seed, rows.position, 3)
+    mass = token_mass(logits, peak, rows.temperature, kept)
+    mass = filtered_mass(mass, rows, uniform[:, 2])
+    token = draw(mass, uniform[:, :2])
     # Holds but for rows without any mass.
     return jnp.where(at_index(mass, token) > 0, token, best)

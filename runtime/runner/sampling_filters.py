@@ -60,9 +60,10 @@ def _top_n_sigma_threshold(
     -inf where it is off.
     """
     is_in = logits > -jnp.inf
-    count = jnp.maximum(total(is_in.astype(jnp.float32)), 1)
     below = jnp.where(is_in, peak[:, None, None] - logits, 0)
-    mean = total(below) / count
+    count, summed = jnp.split(total(jnp.concatenate((is_in.astype(jnp.float32), below))), 2)
+    count = jnp.maximum(count, 1)
+    mean = summed / count
     deviation = jnp.where(is_in, below - mean[:, None, None], 0)
     sigma = jnp.sqrt(total(deviation * deviation) / count)
     return jnp.where(rows.top_n_sigma > 0, peak - rows.top_n_sigma * sigma, -jnp.inf)

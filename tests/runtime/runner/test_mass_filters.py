@@ -18,7 +18,8 @@ SEEDS = range(8)
 
 @functools.partial(jax.jit, static_argnames="size")
 def kept_mass(mass: jax.Array, rows, size: int = V) -> jax.Array:
-    return filtered_mass(fold(mass, 0), rows).reshape(mass.shape[0], -1)[:, :size]
+    chance = uniforms(rows.seed, rows.position, 3)[:, 2]
+    return filtered_mass(fold(mass, 0), rows, chance).reshape(mass.shape[0], -1)[:, :size]
 
 
 def random_mass(seed: int) -> np.ndarray:
@@ -83,7 +84,7 @@ def test_xtc_happens_as_often_as_asked_and_by_the_seed_alone() -> None:
     rows = make_rows(1024, xtc_probability=0.3, position=np.arange(1024))
     found = np.asarray(kept_mass(mass, rows, size=3))
     is_changed = found[:, 0] == 0
-    chance = np.asarray(uniforms(rows.seed, rows.position, 1)[:, 0])
+    chance = np.asarray(uniforms(rows.seed, rows.position, 3)[:, 2])
     np.testing.assert_array_equal(is_changed, chance < np.float32(0.3))
     assert 0.25 < is_changed.mean() < 0.35
 
