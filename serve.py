@@ -46,6 +46,8 @@ _HELP = {
     "allow_open": "listen on a network address without any key",
     "share_prefix_cache": "let requests with different keys find each other's cached prompts",
     "cors_origins": "web origins whose pages may ask, separated by commas; * = all",
+    "pooling": "how /v1/embeddings makes one vector of a text: last, mean or cls; auto = as the "
+    "model's files say, else last",
     "strict_fields": "refuse bodies with unknown fields instead of naming them in a header",
     "max_waiting": "requests that may wait for their turn; further ones are answered with 429",
     "max_requests_per_key": "requests of one key at a time; further ones are answered with 429",

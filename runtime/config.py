@@ -169,6 +169,8 @@ class ServerConfig:
     cors_origins: str | None = None  # web origins that may ask, "," between them; None = none
     tool_call_parser: str | None = None  # how the model writes calls; None = by its template
     reasoning_parser: str | None = None  # likewise its reasoning; "none" = it has none
+    # How hidden states become one vector; auto = as the model's makers do, else the last token's.
+    pooling: Literal["auto", "last", "mean", "cls"] = "auto"
     strict_fields: bool = False  # an unknown field of a body is an error
     max_waiting: int = 512  # requests that may wait for their turn; further ones get 429
     max_requests_per_key: int | None = None  # at one time
@@ -176,6 +178,7 @@ class ServerConfig:
     drain_s: float = 20.0  # what running requests get to finish after the first signal to stop
 
     def __post_init__(self) -> None:
+        _check_choices(self)
         _require(0 <= self.port <= 65535, "port", self.port, "use 0 (any free port) to 65535")
         _require(self.max_waiting >= 0, "max_waiting", self.max_waiting, "use 0 or more requests")
         _require(self.drain_s >= 0, "drain_s", self.drain_s, "use 0 or more seconds")

@@ -82,12 +82,14 @@ class LLM:
         ]
         return self._run(token_ids, [None] * len(token_ids), params)
 
-    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling = "last") -> np.ndarray:
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | None = None
+    ) -> np.ndarray:
         """float32 [N, D]: one vector per prompt, pooled from the hidden states after the final
-        norm; not normalised. Raises ParameterError.
+        norm; not normalised. Without `pooling` as the model's makers do. Raises ParameterError.
         """
         texts, token_ids = self._encoded(prompts)
-        outputs = self._run(token_ids, texts, None, pooling)
+        outputs = self._run(token_ids, texts, None, pooling or self.engine.pooling)
         return np.stack([output.embedding for output in outputs if output.embedding is not None])
 
     def _run(

@@ -44,6 +44,7 @@ class Checkpoint(Protocol):
     generation_config: dict[str, Any]  # content of generation_config.json; {} without one
     tensors: Mapping[str, TensorInfo]  # by Hugging Face tensor name
     chat_template: str | None  # Jinja source
+    pooling: str | None  # last, mean or cls, where the files say how a text becomes one vector
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Rows [start, stop) of one tensor along its first axis, in memory of their own.

@@ -22,6 +22,7 @@ _FLOATS = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
+_POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # values of pooling_type, llama.cpp's numbers
 _DECODE_BLOCKS = 8192  # at a time: a few MB of temporaries
 
 
@@ -48,6 +49,8 @@ class GgufFile:
         }
         template = header.metadata.get("tokenizer.chat_template")
         self.chat_template = template if isinstance(template, str) else None
+        architecture = header.metadata.get("general.architecture")
+        self.pooling = _POOLINGS.get(header.metadata.get(f"{architecture}.pooling_type", 0))
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         stored = self._stored[name]

@@ -27,6 +27,12 @@ _FLOATS = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
+# Keys of 1_Pooling/config.json, which sentence-transformers writes.
+_POOLINGS = {
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class SafetensorsFolder:
         self.config = read_json(path / "config.json")
         self.generation_config = read_json(path / "generation_config.json", is_optional=True)
         self.chat_template = _chat_template(path)
+        pooling = read_json(path / "1_Pooling" / "config.json", is_optional=True)
+        self.pooling = next((name for key, name in _POOLINGS.items() if pooling.get(key)), None)
         _refuse_quantized(path, self.config)
         self._files: list[ByteFile] = []
         self._placed: dict[str, _Placed] = {}

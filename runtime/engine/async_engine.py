@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from runtime.chat import ChatTemplate
 from runtime.config import EngineConfig
 from runtime.engine.engine import Engine
-from runtime.engine.request import EngineDeadError, EngineStats, Request, RequestDelta
+from runtime.engine.request import EngineDeadError, EngineStats, Pooling, Request, RequestDelta
 from runtime.tokenizer import Tokenizer
 
 LOG = logging.getLogger("halogen.engine")
@@ -49,6 +49,15 @@ class AsyncEngine:
     @property
     def vocab_size(self) -> int:
         return self._engine.model.config.vocab_size
+
+    @property
+    def embed_dim(self) -> int:
+        """Numbers of a vector."""
+        return self._engine.model.config.embed_dim
+
+    @property
+    def pooling(self) -> Pooling:
+        return self._engine.pooling
 
     @property
     def tokenizer(self) -> Tokenizer:

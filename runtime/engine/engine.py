@@ -21,8 +21,10 @@ from runtime.engine.constraint import Constraint, masks
 from runtime.engine.plan import PlannedRow, SampledToken, StepPlan
 from runtime.engine.pooling import Pool
 from runtime.engine.request import (
+    POOLINGS,
     CompletionDelta,
     EngineStats,
+    Pooling,
     Request,
     RequestDelta,
     TokenLogprob,
@@ -109,6 +111,14 @@ class Engine:
     def max_model_len(self) -> int:
         """Most tokens of prompt and completion together."""
         return self.runner.max_model_len
+
+    @property
+    def pooling(self) -> Pooling:
+        """How the model's makers pool hidden states; the last token's where they do not say, which
+        is what decoders are trained for.
+        """
+        found: list[Pooling] = [known for known in POOLINGS if known == self.model.pooling]
+        return found[0] if found else "last"
 
     @property
     def has_work(self) -> bool:

@@ -6,7 +6,7 @@ neither jax nor the server.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from runtime.engine.sampling_params import SamplingParams
 
 # The last token's hidden state, the mean of all, or the first's.
 Pooling = Literal["last", "mean", "cls"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 FinishReason = Literal["stop", "length", "tool_calls", "abort"]
 
 

@@ -34,6 +34,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     generation_config: dict[str, Any]
+    pooling: str | None  # how its makers pool hidden states, where they say
     program: DecoderProgram
     parameters: Parameters
     mesh: Mesh
@@ -112,7 +113,14 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
         )
         name = config.served_model_name or checkpoint.name
         return LoadedModel(
-            name, tokenizer, template, checkpoint.generation_config, program, parameters, mesh
+            name,
+            tokenizer,
+            template,
+            checkpoint.generation_config,
+            checkpoint.pooling,
+            program,
+            parameters,
+            mesh,
         )
     finally:
         checkpoint.close()

@@ -18,6 +18,8 @@ from runtime.server.call import Service
 from runtime.server.chat_completions import ChatCompletions
 from runtime.server.completions import Completions
 from runtime.server.deadline import Deadline
+from runtime.server.embedder import Embedder
+from runtime.server.embeddings import Embeddings
 from runtime.server.endpoint import routes_of
 from runtime.server.errors import ErrorBoundary, routing_error
 from runtime.server.keys import ApiKeys
@@ -25,6 +27,7 @@ from runtime.server.models_route import Models
 from runtime.server.openapi import OpenApi
 from runtime.server.request_log import RequestLog
 from runtime.server.responses import Responses
+from runtime.server.scores import Scores
 from runtime.server.status_route import Status
 from runtime.server.tokens_route import Tokens
 
@@ -35,7 +38,11 @@ def build_app(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> Starl
     reply_format = ReplyFormat.of(
         engine.chat_template, config.tool_call_parser, config.reasoning_parser
     )
-    service = Service(engine, metrics, reply_format, has_strict_fields=config.strict_fields)
+    pooling = engine.pooling if config.pooling == "auto" else config.pooling
+    embedder = Embedder(engine, metrics, pooling)
+    service = Service(
+        engine, metrics, reply_format, embedder, has_strict_fields=config.strict_fields
+    )
     route_classes = (
         Status,
         Models,
@@ -43,6 +50,8 @@ def build_app(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> Starl
         Completions,
         Responses,
         AnthropicMessages,
+        Embeddings,
+        Scores,
         Tokens,
     )
     endpoints = [endpoint for routes in route_classes for endpoint in routes(service).endpoints]

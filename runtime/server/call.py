@@ -19,6 +19,7 @@ from runtime.metrics import Metrics
 from runtime.reply.formats import ReplyFormat
 from runtime.server.body import read_body
 from runtime.server.disconnect import while_connected
+from runtime.server.embedder import Embedder
 from runtime.server.errors import ApiError, bad_request
 from runtime.server.fields import Fields
 from runtime.server.generation import Generation
@@ -36,6 +37,7 @@ class Service:
     engine: AsyncEngine
     metrics: Metrics
     reply_format: ReplyFormat
+    embedder: Embedder
     has_strict_fields: bool = False
 
     async def call(
@@ -90,6 +92,12 @@ class Call(Generic[Body]):
             "created": int(time.time()),
             "model": self.engine.model_name,
         }
+
+    @property
+    def prompt_usage(self) -> dict[str, int]:
+        """The usage of an answer without completions."""
+        num_tokens = 0 if self.record.usage is None else self.record.usage.prompt_tokens
+        return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 
     def generation(self, requests: Sequence[Request], *, is_score_only: bool = False) -> Generation:
         """The engine's work for this call."""

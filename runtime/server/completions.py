@@ -4,7 +4,6 @@ A body may hold many prompts; choice `prompt * n + completion` belongs to prompt
 `echo` with `max_tokens: 0` scores a prompt without going on from it.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,15 +16,14 @@ from runtime.server.call import Service
 from runtime.server.chunks import RenderChoice, stream_chunks
 from runtime.server.endpoint import Endpoint
 from runtime.server.errors import bad_request
-from runtime.server.fields import Fields, is_integer
+from runtime.server.fields import Fields
 from runtime.server.generation import Generation, as_delta, fit_context
 from runtime.server.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
 from runtime.server.not_supported import COMPLETION_OPTIONS, refuse_unsupported
+from runtime.server.prompts import Prompt, encode_prompt, read_prompts
 from runtime.server.protocol import GenerationOptions, read_options
 
 MAX_TOTAL_CHOICES = 2048  # prompts x n of one body
-
-Prompt = str | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def read_completion_body(fields: Fields, generation_defaults: Mapping[str, Any])
         max_tokens=1 if is_score_only else 16 if max_tokens is None else max_tokens,
         logprobs=logprobs,
     )
-    prompts = _read_prompts(fields)
+    prompts = read_prompts(fields, "prompt")
     if len(prompts) * options.params.n > MAX_TOTAL_CHOICES:
         given = f"{len(prompts)} prompts with n={options.params.n}"
         message = f"{given} are too many; use at most {MAX_TOTAL_CHOICES} choices in all"
@@ -70,23 +68,6 @@ def read_completion_body(fields: Fields, generation_defaults: Mapping[str, Any])
         has_max_tokens=max_tokens is not None,
         has_special_tokens=fields.boolean("add_special_tokens", True),
         has_prompt_logprobs=asked is not None,
-    )
-
-
-def _read_prompts(fields: Fields) -> tuple[Prompt, ...]:
-    prompt = fields.any("prompt")
-    if isinstance(prompt, str):
-        return (prompt,)
-    if isinstance(prompt, list) and prompt:
-        if all(map(is_integer, prompt)):
-            return (tuple(prompt),)
-        if all(isinstance(item, str) for item in prompt):
-            return tuple(prompt)
-        if all(isinstance(item, list) and all(map(is_integer, item)) for item in prompt):
-            return tuple(map(tuple, prompt))
-    raise fields.wrong(
-        "prompt",
-        "a string, an array of strings, of token ids, or of arrays of token ids, not empty",
     )
 
 
@@ -171,7 +152,9 @@ class Completions:
         body = call.body
         requests = []
         for index, prompt in enumerate(body.prompts):
-            token_ids = await self._encode(prompt, body)
+            token_ids = await encode_prompt(
+                self._engine, prompt, add_special_tokens=body.has_special_tokens
+            )
             params = fit_context(
                 body.options.params,
                 len(token_ids),
@@ -195,15 +178,6 @@ class Completions:
             render = _renderer(choices, body.options.params.n)
             return call.stream(stream_chunks(generation, body.options, head, render))
         return await call.whole(self._whole(head, generation, body, choices, names))
-
-    async def _encode(self, prompt: Prompt, body: CompletionBody) -> tuple[int, ...]:
-        if isinstance(prompt, tuple):
-            return prompt
-        # In a thread: a long text takes long enough to be felt by the streams of others.
-        encode = self._engine.tokenizer.encode
-        return tuple(
-            await asyncio.to_thread(encode, prompt, add_special_tokens=body.has_special_tokens)
-        )
 
     def _choices(
         self, body: CompletionBody, requests: list[Request], names: TokenNames

@@ -6,10 +6,11 @@ tokenizer and the real stopping rules; tests read what it was asked and whether 
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import tokenizers
 import uvicorn
@@ -76,6 +77,8 @@ class ScriptedEngine:
         self.config = EngineConfig(max_num_seqs=4)
         self.model_name = "scripted"
         self.max_model_len = 200
+        self.embed_dim = 8
+        self.pooling = "last"
         self.tokenizer = byte_tokenizer()
         self.vocab_size = self.tokenizer.vocab_size
         self.chat_template: ChatTemplate | None = ChatTemplate(TEMPLATE)
@@ -110,6 +113,12 @@ class ScriptedEngine:
             raise
 
     async def _deltas(self, request: Request) -> AsyncGenerator[RequestDelta, None]:
+        if request.pooling is not None:
+            await asyncio.sleep(0)
+            end = (CompletionDelta(0, "", finish_reason="stop"),)
+            vector = self.vector(request.prompt_token_ids, request.pooling)
+            yield RequestDelta(request.request_id, end, True, embedding=vector)
+            return
         params = request.params
         assert params.max_tokens is not None, "the server resolves max_tokens"
         running = {
@@ -146,6 +155,12 @@ class ScriptedEngine:
             prompt_logprobs = None
             if not running:
                 return
+
+    def vector(self, token_ids: Sequence[int], pooling: str) -> np.ndarray:
+        """float32 [8], a pooled table of sines."""
+        states = np.sin(np.outer(np.array(token_ids) + 1, np.arange(1, self.embed_dim + 1)))
+        pooled = {"last": states[-1], "mean": states.mean(axis=0), "cls": states[0]}[pooling]
+        return pooled.astype(np.float32)
 
     def _logprob(self, token_id: int, count: int) -> TokenLogprob:
         others = [(token_id + 1 + rank) % 256 for rank in range(count)]

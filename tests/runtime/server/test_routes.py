@@ -39,7 +39,7 @@ def test_health_version_and_about_answer(client: TestClient, engine: ScriptedEng
         ("GET", "/v1/nope", 404),
         ("POST", "/v1/chat/completion", 404),
         ("POST", "/v1/completions/", 404),
-        ("POST", "/v1/embeddings", 404),
+        ("POST", "/v1/embedding", 404),
         ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", 404),
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/v1/completions", 405),
