@@ -50,6 +50,17 @@ LLAMA3 = dict(
     original_max_position_embeddings=48,
 )
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=24, beta_fast=4.0)
+# Three layers of gated delta net, one of attention, one of gated delta net.
+HYBRID = dict(
+    head_dim=24,
+    num_hidden_layers=5,
+    num_key_value_heads=2,
+    linear_conv_kernel_dim=3,
+    linear_key_head_dim=6,
+    linear_value_head_dim=10,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+)
 
 # name -> class, rope_parameters, other keys, keys that the older spelling leaves out or changes
 SPECS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -120,6 +131,18 @@ SPECS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         ),
         dict(layer_types=None, sliding_window_pattern=3),
     ),
+    "qwen3_5": (
+        "Qwen3_5ForCausalLM",
+        dict(
+            rope_theta=1_000_000.0,
+            rope_type="default",
+            partial_rotary_factor=0.25,
+            mrope_section=[1, 1, 1],
+            mrope_interleaved=True,
+        ),
+        HYBRID,
+        dict(layer_types=None),
+    ),
 }
 
 
@@ -131,7 +154,9 @@ def hub_spelling(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
         config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
         rope = dict(rope["full_attention"])
     config["rope_theta"] = rope.pop("rope_theta")
-    config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    if "partial_rotary_factor" in rope:
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    config["rope_scaling"] = None if rope == {"rope_type": "default"} else rope
     if rope["rope_type"] == "linear" and "rope_local_base_freq" not in config:
         rope["type"] = rope.pop("rope_type")  # the oldest spelling, older than Gemma 3
     config |= changes
@@ -154,6 +179,7 @@ def stored_shapes(model: Any) -> dict[str, list[int]]:
 def recipe(model: Any) -> Table:
     """Shape, mean and deviation of every stored tensor, moved off the values modules start with."""
     is_gemma = model.config.model_type.startswith("gemma")
+    is_offset = model.config.model_type.startswith(("gemma", "qwen3_5", "qwen3_next"))
     table = {}
     for name, shape in stored_shapes(model).items():
         if name == "lm_head.weight":
@@ -165,7 +191,10 @@ def recipe(model: Any) -> Table:
                 1.0,
             )  # makes up for the small embedding that is tied to the logits
         elif name.endswith("norm.weight"):
-            table[name] = (shape, 0.0 if is_gemma else 1.0, 0.2)
+            is_plain = not is_offset or "linear_attn" in name  # the delta net's own norm
+            table[name] = (shape, 1.0 if is_plain else 0.0, 0.2)
+        elif name.endswith("A_log"):
+            table[name] = (shape, -1.5, 0.6)  # states that remember for some ten tokens
         elif name.endswith("bias"):
             table[name] = (shape, 0.0, 0.2)
         elif "embed_tokens" in name:
