@@ -1,4 +1,5 @@
-"""Qwen3-Next and Qwen3.5, text: three layers of gated delta net, then one of gated attention.
+"""Qwen3-Next and Qwen3.5, dense and with experts: three layers of gated delta net, then one of
+gated attention.
 
 All norms but the one inside the delta net multiply by (1 + weight); a quarter of each attention
 head turns. Qwen3-Next stores the delta net's projections grouped by key head, Qwen3.5 one after the
@@ -6,8 +7,9 @@ other. Reference: arXiv:2412.06464 for the delta net, transformers' modules for 
 """
 
 from collections.abc import Callable
+from typing import Any
 
-from models.config import DecoderConfig, DeltaConfig, LayerConfig
+from models.config import DecoderConfig, DeltaConfig, LayerConfig, MoeConfig
 from models.hf_config import (
     HFConfig,
     attention_config,
@@ -17,8 +19,15 @@ from models.hf_config import (
     layer_kinds,
     rope_config,
 )
+from models.hf_moe import (
+    expert_weights,
+    moe_config,
+    routing_config,
+    shared_expert_weights,
+    stepped_layers,
+)
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS, QK_NORM_WEIGHTS
-from models.naming import Source, WeightMap
+from models.naming import AnySource, Shape, Source, WeightMap
 
 # What transformers assumes where config.json is silent.
 DEFAULTS = {
@@ -34,6 +43,13 @@ DEFAULTS = {
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
 }
+EXPERT_DEFAULTS = {
+    "intermediate_size": 5632,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts_per_tok": 10,
+    "norm_topk_prob": True,  # Qwen3.5 has no such key and does so always
+}
 MIXERS = {"linear_attention": "delta", "full_attention": "attention"}
 
 
@@ -41,7 +57,10 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a Qwen3-Next or Qwen3.5 config. ValueError names a missing or unsupported
     key.
     """
-    config = DEFAULTS | dict(config)
+    config, sparse = DEFAULTS | dict(config), {}
+    if config.get("num_experts"):
+        config = EXPERT_DEFAULTS | config
+        sparse = {"moe": _experts(config), "is_sparse": stepped_layers(config)}
     attention = attention_config(
         config, qk_norm="head", has_output_gate=True, **biases(config, "attention_bias")
     )
@@ -58,43 +77,81 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         MIXERS,
         lambda layer: "linear_attention" if (layer + 1) % interval else "full_attention",
     )
-    layers = tuple(LayerConfig(mixer=MIXERS[kind]) for kind in kinds)
-    used = {layer.mixer for layer in layers}
     return decoder_config(
         config,
         (),
         rope_config(config, is_partial=True),
         understood=("attention_bias", "partial_rotary_factor"),
-        mixers=tuple(mixer for mixer in (delta, attention) if mixer.name in used),
-        layers=layers,
+        mixers=tuple(mixer for mixer in (delta, attention) if mixer.name in map(MIXERS.get, kinds)),
+        layers=tuple(LayerConfig(mixer=MIXERS[kind]) for kind in kinds),
         norm="rms_offset",
+        **sparse,
     )
 
 
-# Rows of the projection and of the convolution that queries, keys and values share.
-PARTS: dict[str, Callable[[int, int], int]] = {
+def _experts(config: HFConfig) -> MoeConfig:
+    return moe_config(
+        config,
+        routing_config(config),
+        shared_mlp_dim=integer(config, "shared_expert_intermediate_size"),
+        is_shared_gated=True,
+    )
+
+
+_DELTA, _MLP = "model.layers.{layer}.linear_attn.", "model.layers.{layer}.mlp"
+# Of the rows that queries, keys and values share: the first, by (rows stored, own rows).
+_FIRST_ROWS: dict[str, Callable[[int, int], int]] = {
     "query": lambda stored, rows: 0,
     "key": lambda stored, rows: rows,
     "value": lambda stored, rows: stored - rows,
 }
-DELTA = "model.layers.{layer}.linear_attn."
-WEIGHTS: WeightMap = {
+_FLAT = {
+    part: Source(_DELTA + "in_proj_qkv.weight", first_row=first)
+    for part, first in _FIRST_ROWS.items()
+} | {
+    part: Source(f"{_DELTA}in_proj_{name}.weight")
+    for part, name in (("gate", "z"), ("beta", "b"), ("decay", "a"))
+}
+_COMMON: WeightMap = {
     **COMMON_WEIGHTS,
     **PRE_NORM_WEIGHTS,
     **QK_NORM_WEIGHTS,
+    **expert_weights(_MLP),
+    **shared_expert_weights(f"{_MLP}.shared_expert"),
     **{
-        f"layers.delta.{part}.weight": Source(DELTA + "in_proj_qkv.weight", first_row=first)
-        for part, first in PARTS.items()
+        f"layers.delta.{part}_conv": Source(_DELTA + "conv1d.weight", first_row=first)
+        for part, first in _FIRST_ROWS.items()
     },
-    **{
-        f"layers.delta.{part}_conv": Source(DELTA + "conv1d.weight", first_row=first)
-        for part, first in PARTS.items()
-    },
-    "layers.delta.gate.weight": DELTA + "in_proj_z.weight",
-    "layers.delta.beta.weight": DELTA + "in_proj_b.weight",
-    "layers.delta.decay.weight": DELTA + "in_proj_a.weight",
-    "layers.delta.decay_bias": DELTA + "dt_bias",
-    "layers.delta.decay_log": DELTA + "A_log",
-    "layers.delta.norm.weight": DELTA + "norm.weight",
-    "layers.delta.output.weight": DELTA + "out_proj.weight",
+    "layers.moe.shared_gate.weight": f"{_MLP}.shared_expert_gate.weight",
+    "layers.delta.decay_bias": _DELTA + "dt_bias",
+    "layers.delta.decay_log": _DELTA + "A_log",
+    "layers.delta.norm.weight": _DELTA + "norm.weight",
+    "layers.delta.output.weight": _DELTA + "out_proj.weight",
 }
+
+
+def weights(config: DecoderConfig) -> WeightMap:
+    """The names of tensors; the delta net's projections flat, or grouped by key head."""
+    delta = next(mixer for mixer in config.mixers if isinstance(mixer, DeltaConfig))
+    count = delta.num_key_heads
+    group = delta.num_value_heads // count  # value heads of a key head
+    keys, values = delta.key_dim, group * delta.value_dim
+    table: dict[str, AnySource] = dict(_COMMON)
+    for name, sizes in (
+        ("in_proj_qkvz", {"query": keys, "key": keys, "value": values, "gate": values}),
+        ("in_proj_ba", {"beta": group, "decay": group}),
+    ):
+        first = 0
+        for part, size in sizes.items():
+            grouped = Source(f"{_DELTA}{name}.weight", _of_each_group(count, first, size))
+            table[f"layers.delta.{part}.weight"] = (_FLAT[part], grouped)
+            first += size
+    return table
+
+
+def _of_each_group(count: int, first: int, size: int) -> Callable[[Any, Shape], Any]:
+    def take(values: Any, want: Shape) -> Any:
+        """Rows [first, first + size) of each of `count` groups, as one matrix."""
+        return values.reshape(count, -1, want[1])[:, first : first + size].reshape(want)
+
+    return take

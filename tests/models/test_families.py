@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from golden import NAMES, golden
 
-from models import ARCHITECTURES, family_of
+from models import ARCHITECTURES, family_of, weights_of
 from models.config import DecoderConfig, LayerConfig, RopeConfig
 from models.decoder import Decoder, DecoderProgram
 from models.naming import match
@@ -61,7 +61,7 @@ def test_weight_table_names_exactly_the_tensors_of_a_checkpoint(name: str) -> No
     program = DecoderProgram(read(made.config), jnp.dtype("float32"), decoder)
     shapes = {name: value.shape for name, value in program.abstract_parameters(MESH).items()}
     tensors = {tensor: shape for tensor, (shape, _, _) in made.tensors.items()}
-    assert match(family.WEIGHTS, shapes, tensors, program.stacks).problems == ()
+    assert match(weights_of(family, program.config), shapes, tensors, program.stacks).problems == ()
 
 
 def test_llama_defaults_are_those_of_transformers() -> None:
