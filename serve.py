@@ -21,7 +21,8 @@ _HELP = {
     "device": "where to compute: auto, cpu, cuda, tpu or gcu",
     "dtype": "of weights and activations: auto (the checkpoint's; float32 on CPU, int8 activations "
     "where weights are quantised), float32, bfloat16 or float16",
-    "kvcache_dtype": "of the KV cache: auto (as --dtype), float32, bfloat16 or float16",
+    "kvcache_dtype": "of the KV cache: auto (as --dtype; float16 where --dtype auto rounds "
+    "activations), float32, bfloat16 or float16",
     "dequantize": "turn quantised weights into --dtype when they are loaded",
     "kv_fraction": "fraction of the memory left after loading that the KV cache gets",
     "kv_cache_gb": "size of the KV cache in GiB, instead of --kv-fraction",

@@ -71,7 +71,8 @@ class EngineConfig:
     # Of weights and activations; auto = the checkpoint's, float32 on CPU, where activations are
     # then rounded to int8 per block when they meet quantised weights. A type named is kept to.
     dtype: DType = "auto"
-    kvcache_dtype: DType = "auto"  # auto = dtype
+    # auto = dtype, but float16 where activations are rounded: half the bytes of a long context.
+    kvcache_dtype: DType = "auto"
     dequantize: bool = False  # quantised weights become dtype at load instead of staying packed
     kv_fraction: float = 0.6  # of the device memory left after the weights
     kv_cache_gb: float | None = None  # GiB for the KV cache; overrides kv_fraction

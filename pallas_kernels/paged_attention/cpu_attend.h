@@ -147,26 +147,46 @@ static void Finish(const Step& step, const Block& block, const Softmax& softmax)
   }
 }
 
-// Adds tile `tile` to the softmax of all query vectors of the block; T is the cache's type.
+// The slots of a tile that some token of the block sees: [*first, *end).
+static void FindTile(const Step& step, const TileOfBlock& at, int64_t* first, int64_t* end,
+                     int64_t* offsets) {
+  const Block& block = *at.block;
+  const int64_t position = step.Position(block.row, block.first_token);
+  const int64_t start = at.tile * kTileSlots;
+  *first = std::max<int64_t>(step.FirstSlot(position) - start, 0);
+  *end = std::min<int64_t>(position + block.num_tokens - start, kTileSlots);
+  FindSlots(step, block.row, at.tile, *first, *end, offsets);
+}
+
+// Adds tile `tile` to the softmax of all query vectors of the block; T is the cache's type. The
+// keys of the tile that the caller adds next are fetched meanwhile: a context lies in many places,
+// which no hardware foresees.
 template <typename T>
-void AddTileOf(const Step& step, const Block& block, int64_t tile, const Scratch& scratch,
-               const Softmax& softmax) {
+void AddTileOf(const Step& step, const Block& block, int64_t tile, const TileOfBlock& next,
+               const Scratch& scratch, const Softmax& softmax) {
   const int64_t position = step.Position(block.row, block.first_token);
   const int64_t start = tile * kTileSlots;
-  const int64_t first = std::max<int64_t>(step.FirstSlot(position) - start, 0);
-  const int64_t end = std::min<int64_t>(position + block.num_tokens - start, kTileSlots);
-  int64_t offsets[kTileSlots];
-  FindSlots(step, block.row, tile, first, end, offsets);
+  int64_t first, end, next_first, next_end;
+  int64_t offsets[kTileSlots], next_offsets[kTileSlots];
+  FindTile(step, {&block, tile}, &first, &end, offsets);
   const int64_t num_rows = block.num_tokens * step.group();
+  const bool is_cached = CachedTile<T>::Serves(step, num_rows);
+  const bool has_next = is_cached && next.block != nullptr;
+  if (has_next) {
+    FindTile(step, next, &next_first, &next_end, next_offsets);
+    std::fill(next_offsets, next_offsets + next_first, next_offsets[next_first]);
+    std::fill(next_offsets + next_end, next_offsets + kTileSlots, next_offsets[next_first]);
+  }
   for (int64_t head = 0; head < block.num_kv_heads; ++head) {
     const int64_t base = head * num_rows;
     const float* query = scratch.query + base * step.head_dim;
     const Softmax own{softmax.top + base, softmax.total + base,
                       softmax.output + base * PaddedHead(step)};
-    if (CachedTile<T>::Serves(step, num_rows)) {
+    if (is_cached) {
       const int64_t at = (block.first_kv_head + head) * step.head_dim;
       using Element = typename T::Element;
-      const CachedTile<T> cached{step, offsets, reinterpret_cast<const Element*>(step.keys) + at,
+      const CachedTile<T> cached{step, offsets, has_next ? next_offsets : nullptr,
+                                 reinterpret_cast<const Element*>(step.keys) + at,
                                  reinterpret_cast<const Element*>(step.values) + at};
       AttendTile(step, cached, query, position, start, 0, int(num_rows), scratch.scores, own);
       continue;
@@ -180,25 +200,34 @@ void AddTileOf(const Step& step, const Block& block, int64_t tile, const Scratch
   }
 }
 
-static void AddTile(const Step& step, const Block& block, int64_t tile, const Scratch& scratch,
-                    const Softmax& softmax) {
+static void AddTile(const Step& step, const Block& block, int64_t tile, const TileOfBlock& next,
+                    const Scratch& scratch, const Softmax& softmax) {
   switch (step.cache_type) {
     case Type::kFloat32:
-      return AddTileOf<Float32>(step, block, tile, scratch, softmax);
+      return AddTileOf<Float32>(step, block, tile, next, scratch, softmax);
     case Type::kBFloat16:
-      return AddTileOf<BFloat16>(step, block, tile, scratch, softmax);
+      return AddTileOf<BFloat16>(step, block, tile, next, scratch, softmax);
     case Type::kFloat16:
-      return AddTileOf<Float16>(step, block, tile, scratch, softmax);
+      return AddTileOf<Float16>(step, block, tile, next, scratch, softmax);
   }
 }
 
-// A whole block: writes its part of the output.
-static void AttendBlock(const Step& step, const Block& block, float* memory) {
+// The tile after `tile` of a block's tiles up to `end`, then the first one of the block `after`.
+static TileOfBlock NextTile(const Block& block, int64_t tile, int64_t end, const Block* after) {
+  if (tile + 1 < end) return {&block, tile + 1};
+  if (after == nullptr || after->first_kv_head != block.first_kv_head) return {nullptr, 0};
+  return {after, after->first_tile};
+}
+
+// A whole block: writes its part of the output. `after` is the block that this thread attends
+// next, null = not known.
+static void AttendBlock(const Step& step, const Block& block, const Block* after, float* memory) {
   const Scratch scratch(step, block.num_rows, memory);
   PackQueries(step, block, scratch.query);
   BeginWithSinks(step, block, scratch.softmax);
   for (int64_t tile = block.first_tile; tile < block.end_tile; ++tile) {
-    AddTile(step, block, tile, scratch, scratch.softmax);
+    AddTile(step, block, tile, NextTile(block, tile, block.end_tile, after), scratch,
+            scratch.softmax);
   }
   Finish(step, block, scratch.softmax);
 }
@@ -217,7 +246,7 @@ static void AttendTiles(const Step& step, const Block& block, int64_t first, int
   for (int64_t tile = first; tile < end; ++tile) {
     const Softmax part = TilePart(step, block, tile - block.first_tile, parts);
     Begin(step, block.num_rows, part);
-    AddTile(step, block, tile, scratch, part);
+    AddTile(step, block, tile, NextTile(block, tile, end, nullptr), scratch, part);
   }
 }
 

@@ -24,6 +24,12 @@ HALOGEN_INLINE void Store(float* to, Vec vec) { memcpy(to, &vec, sizeof vec); }
 
 HALOGEN_INLINE Vec Max(Vec a, Vec b) { return a > b ? a : b; }
 
+// At most `limit` of either sign; NaN stays.
+HALOGEN_INLINE Vec Limit(Vec vec, float limit) {
+  const Vec top = Splat(limit), below = vec > top ? top : vec;
+  return below < -top ? -top : below;
+}
+
 HALOGEN_INLINE IntVec Bits(Vec vec) { return (IntVec)vec; }
 
 // a * b + c

@@ -115,7 +115,8 @@ void Run(const Step& step, const Variant& variant, Pool& pool, const Config& con
     });
   }
 
-  const Plan plan = MakePlan(step, std::max<int64_t>(pool.num_threads(), 1), config);
+  const int64_t num_threads = std::max<int64_t>(pool.num_threads(), 1);
+  const Plan plan = MakePlan(step, num_threads, config);
   // Parts of divided blocks, and how many of their pieces are still to come.
   std::vector<int64_t> parts_at(plan.blocks.size());
   std::unique_ptr<std::atomic<int64_t>[]> missing;
@@ -133,19 +134,23 @@ void Run(const Step& step, const Variant& variant, Pool& pool, const Config& con
   }
   const std::unique_ptr<float[]> parts(parts_size ? new float[parts_size] : nullptr);
 
+  const bool is_inline = plan.cost < config.inline_cost;
   const auto run_piece = [&](int64_t item) {
     const Piece& piece = plan.pieces[item];
     const Block& block = plan.blocks[piece.block];
     float* const memory = ThreadScratch(variant.scratch_size(step, block.num_rows));
     if (piece.first_tile == block.first_tile && piece.end_tile == block.end_tile) {
-      variant.attend_block(step, block, memory);
+      const size_t after = item + (is_inline ? 1 : num_threads);  // threads take turns, about
+      variant.attend_block(
+          step, block,
+          after < plan.pieces.size() ? &plan.blocks[plan.pieces[after].block] : nullptr, memory);
       return;
     }
     float* const own = parts.get() + parts_at[piece.block];
     variant.attend_tiles(step, block, piece.first_tile, piece.end_tile, own, memory);
     if (missing[piece.block].fetch_sub(1) == 1) variant.fold_tiles(step, block, own, memory);
   };
-  if (plan.cost < config.inline_cost) {
+  if (is_inline) {
     FlushDenormals flush;
     for (size_t item = 0; item < plan.pieces.size(); ++item) run_piece(item);
   } else {

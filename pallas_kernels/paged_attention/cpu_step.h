@@ -69,6 +69,12 @@ struct Block {
   int64_t num_rows;  // query vectors: tokens x key heads x queries per key head
 };
 
+// A tile of a block's context.
+struct TileOfBlock {
+  const Block* block;  // null = none
+  int64_t tile;
+};
+
 }  // namespace halogen::paged_attention
 
 #endif  // HALOGEN_PALLAS_KERNELS_PAGED_ATTENTION_CPU_STEP_H_

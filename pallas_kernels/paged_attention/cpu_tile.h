@@ -40,7 +40,10 @@ void ConvertAll(const char* from, char* to, int64_t count) {
   const auto* source = reinterpret_cast<const typename From::Element*>(from);
   auto* target = reinterpret_cast<typename To::Element*>(to);
   for (int64_t i = 0; i < count; i += kLanes) {
-    PutPart<To>(target + i, GetPart<From>(source + i, count - i), count - i);
+    Vec vec = GetPart<From>(source + i, count - i);
+    // An infinite key would make NaN of every score beside it.
+    if (std::is_same<To, Float16>::value) vec = Limit(vec, 65504.0f);
+    PutPart<To>(target + i, vec, count - i);
   }
 }
 
@@ -217,6 +220,7 @@ struct CachedTile {
   using Element = typename T::Element;
   const Step& step;
   const int64_t* offsets;
+  const int64_t* next_offsets;  // of the tile to come, whose keys are fetched ahead; null = none
   const Element* keys;
   const Element* values;
 
@@ -278,8 +282,22 @@ struct CachedTile {
                                            float* output) const {
     const Element* from = values + dim;
     const int64_t* at = offsets + first;
-    FoldValues<kRows, kMaxVecs, T>(
-        weights, end - first, [&](int64_t i) { return from + at[i]; }, keep, add, output,
-        step.head_dim);
+    if (next_offsets == nullptr) {
+      FoldValues<kRows, kMaxVecs, T>(
+          weights, end - first, [&](int64_t i) { return from + at[i]; }, keep, add, output,
+          step.head_dim);
+      return;
+    }
+    const Element* ahead = keys + dim;
+    const int64_t* next = next_offsets + first;
+    const auto fetch_and_get = [&](int64_t i) {
+#pragma GCC unroll 4
+      for (int64_t line = 0; line < kPanel; line += 64 / int64_t{sizeof(Element)}) {
+        __builtin_prefetch(ahead + next[i] + line, 0, 2);
+      }
+      return from + at[i];
+    };
+    FoldValues<kRows, kMaxVecs, T>(weights, end - first, fetch_and_get, keep, add, output,
+                                   step.head_dim);
   }
 };

@@ -21,7 +21,7 @@ struct Variant {
   int64_t (*scratch_size)(const Step& step, int64_t num_rows);
   int64_t (*part_size)(const Step& step, int64_t num_rows);
   void (*write_tokens)(const Step& step, int64_t first, int64_t end);
-  void (*attend_block)(const Step& step, const Block& block, float* memory);
+  void (*attend_block)(const Step& step, const Block& block, const Block* after, float* memory);
   void (*attend_tiles)(const Step& step, const Block& block, int64_t first, int64_t end,
                        float* parts, float* memory);
   void (*fold_tiles)(const Step& step, const Block& block, float* parts, float* memory);

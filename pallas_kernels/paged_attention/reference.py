@@ -66,6 +66,9 @@ def write(
     """The cache [L, B, P, K, H] with values [T, K, H] at their slots of a layer."""
     block_size = cache.shape[2]
     at = (layer, slot_mapping // block_size, slot_mapping % block_size)
+    if cache.dtype == jnp.float16:  # an infinite key would make NaN of every score beside it
+        top = float(jnp.finfo(jnp.float16).max)
+        values = jnp.clip(values.astype(jnp.float32), -top, top)
     return cache.at[at].set(values.astype(cache.dtype), mode="drop")
 
 

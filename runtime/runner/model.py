@@ -48,10 +48,22 @@ class LoadedModel:
         return self.mesh.devices.flat[0].platform
 
     @property
+    def _packed(self) -> list[QTensor]:
+        leaves = jax.tree.leaves(self.parameters, is_leaf=lambda leaf: isinstance(leaf, QTensor))
+        return [leaf for leaf in leaves if isinstance(leaf, QTensor)]
+
+    @property
+    def cache_dtype(self) -> jnp.dtype:
+        """What the KV cache holds unless the user names a type: the program's dtype, or float16
+        where weights are packed and activations rounded anyway.
+        """
+        is_rounded = any(leaf.activations != "float32" for leaf in self._packed)
+        return jnp.dtype("float16") if is_rounded else self.program.dtype
+
+    @property
     def weights(self) -> str:
         """How the parameters are held, for people."""
-        leaves = jax.tree.leaves(self.parameters, is_leaf=lambda leaf: isinstance(leaf, QTensor))
-        used = {name for leaf in leaves if isinstance(leaf, QTensor) for name in leaf.used}
+        used = {name for leaf in self._packed for name in leaf.used}
         size = f"{self.parameter_bytes / 2**20:,.0f} MiB"
         if used:
             return f"{size}, packed {' '.join(sorted(used))}"

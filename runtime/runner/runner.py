@@ -64,7 +64,7 @@ class Runner:
     def __init__(self, config: EngineConfig, model: LoadedModel, report: Report) -> None:
         self.model = model
         self._mesh = model.mesh
-        dtype = model.program.dtype if config.kvcache_dtype == "auto" else config.kvcache_dtype
+        dtype = model.cache_dtype if config.kvcache_dtype == "auto" else config.kvcache_dtype
         self.cache_spec = CacheSpec.of(model.config, config.block_size, jnp.dtype(dtype))
         size = pool_size(
             config,

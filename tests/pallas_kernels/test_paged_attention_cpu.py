@@ -34,9 +34,11 @@ def empty_cache(num_blocks, dtype=jnp.float32, num_layers=1):
     return PagedKV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("scale", "softcap"))
-def attend(cache, q, k, v, batch, **options):
-    return paged_attention(q, k, v, cache, jnp.int32(0), batch, **options, implementation="cpu")
+@functools.partial(jax.jit, static_argnames=("scale", "softcap", "implementation"))
+def attend(cache, q, k, v, batch, implementation="cpu", **options):
+    return paged_attention(
+        q, k, v, cache, jnp.int32(0), batch, **options, implementation=implementation
+    )
 
 
 def step(cache, rows, padding=0):
@@ -150,6 +152,18 @@ def test_a_portable_program_holds_no_native_call():
     with portable(True):
         assert "custom_call" not in jax.jit(run).lower(*arguments).as_text()
         jax.jit(run).trace(*arguments).lower(lowering_platforms=("cuda",))
+
+
+@pytest.mark.parametrize("implementation", ["cpu", "reference"])
+def test_numbers_beyond_float16_become_its_largest_and_make_no_nan(implementation):
+    """Oracle: float16's largest number, 65504."""
+    q, k, v = (part * 1e6 for part in tokens_of(6, 2))
+    batch = PagedBatch(jnp.array([0, 2]), jnp.array([2]), jnp.array([[1]]), jnp.array([8, 9]))
+    cache = empty_cache(2, jnp.float16)
+    out, cache = attend(cache, q, k, v, batch, scale=1e-9, implementation=implementation)
+    assert jnp.isfinite(out).all()
+    want = np.clip(np.asarray(k), -65504, 65504).astype(np.float16)
+    np.testing.assert_array_equal(cache.k[0, 1, :2], want)
 
 
 def test_operands_that_the_kernel_cannot_take_are_refused():
