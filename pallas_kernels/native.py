@@ -27,6 +27,7 @@ HANDLERS = (
     "HalogenGroupedQuantMatmul",
     "HalogenQuantMatmul",
     "HalogenQuantTake",
+    "HalogenZeros",
     "halogen_paged_attention",
     "halogen_latent_attention",
 )

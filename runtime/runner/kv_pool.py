@@ -54,8 +54,9 @@ def pool_size(
             )
     else:
         budget = int(free_bytes * config.kv_fraction)
+        least = longest * block_bytes + MIN_STATES * int(state_bytes / STATE_SHARE)
+        budget = max(_steady(budget), min(budget, least))
         if is_host:
-            least = longest * block_bytes + MIN_STATES * int(state_bytes / STATE_SHARE)
             budget = min(budget, max(HOST_AUTO_BYTES, least))
     num_states = _num_states(config, state_bytes, budget)
     budget -= num_states * state_bytes
@@ -73,6 +74,14 @@ def pool_size(
             "raise --kv-cache-gb or --kv-fraction"
         )
     return PoolSize(num_blocks, min(wanted_len, capacity), num_states)
+
+
+def _steady(num_bytes: int) -> int:
+    """Rounded down to a 16th of a power of two: a start that finds a little more or less memory
+    gets as many blocks as the last one, hence the programs compiled for that number.
+    """
+    step = 1 << max(num_bytes.bit_length() - 5, 0)
+    return num_bytes // step * step
 
 
 def _num_states(config: EngineConfig, state_bytes: int, budget: int) -> int:

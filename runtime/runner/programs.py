@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from models.cache import CacheSize, CacheSpec
 from pallas_kernels import native
+from pallas_kernels.zeros import zeros
 from runtime.runner import sampler_state
 from runtime.runner.buckets import Bucket, BucketTable
 from runtime.runner.kv_pool import blocks_for
@@ -94,10 +95,18 @@ class EnginePrograms:
         return self._abstract(jnp.int32, bucket.rows, num_words(self._model.config.vocab_size))
 
     def empty_state(self) -> DeviceState:
-        return jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding),
-            self._abstract_state(),
-        )
+        def make(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+            local = leaf.sharding.shard_shape(leaf.shape)
+
+            @functools.partial(
+                jax.shard_map, in_specs=(), out_specs=leaf.sharding.spec, check_vma=False
+            )
+            def fill() -> jax.Array:
+                return zeros(local, leaf.dtype)
+
+            return jax.jit(fill)()
+
+        return jax.tree.map(make, self._abstract_state())
 
     def identity(self) -> tuple[str, ...]:
         """Everything but source and host that the programs depend on."""

@@ -14,8 +14,15 @@ def size(free=8 * GIB, is_host=False, model_len=1000, **options):
 
 
 def test_a_fraction_of_free_memory_is_used():
-    assert size(max_num_seqs=4096) == PoolSize(int(8 * GIB * 0.6) // BLOCK, 1000)
+    assert size(max_num_seqs=4096) == PoolSize(int(4.75 * GIB) // BLOCK, 1000)  # of 4.8
     assert size(max_num_seqs=4096, kv_fraction=0.25).num_blocks == 2048
+
+
+def test_a_little_more_or_less_free_memory_gives_the_same_pool():
+    """Other programs come and go between two starts; another pool means other programs."""
+    assert size(free=8 * GIB + 123_456_789, max_num_seqs=4096) == size(max_num_seqs=4096)
+    # But a sequence of full length fits where it would without rounding.
+    assert size(free=8 * GIB, model_len=4900 * 16, max_num_seqs=2).max_model_len == 4900 * 16
 
 
 def test_the_pool_is_no_larger_than_all_sequences_at_full_length_need():
