@@ -9,7 +9,7 @@ Reading and placing tensors is runtime.checkpoint.load's work, not done here.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -100,6 +100,7 @@ IGNORABLE = re.compile(
     r"|((model\.)?(vision_tower|vision_model|visual|audio_tower|multi_modal_projector|mm_projector"
     r"|embed_vision|embed_audio)\..*)"
 )
+DRAFT_MARK = "eh_proj.weight"
 TIED_LOGITS = "lm_head.weight"  # some files of tied models store the embedding a second time
 
 
@@ -164,8 +165,18 @@ def match(
     return Match(found, matched, tuple(problems))
 
 
-def _unknown(tensors: Iterable[str], used: set[str]) -> list[str]:
-    return [name for name in tensors if name not in used and not IGNORABLE.fullmatch(name)]
+def _unknown(tensors: Collection[str], used: set[str]) -> list[str]:
+    """Those that nothing uses and that a text decoder does not do without. Layers that predict
+    further tokens ahead (DeepSeek-V3, arXiv:2412.19437, section 2.2) are known by their `eh_proj`.
+    """
+    drafts = tuple(
+        name.removesuffix(DRAFT_MARK) for name in tensors if name.endswith("." + DRAFT_MARK)
+    )
+    return [
+        name
+        for name in tensors
+        if name not in used and not IGNORABLE.fullmatch(name) and not name.startswith(drafts)
+    ]
 
 
 def _shape_after(origin: Source, shape: Shape, want: Shape) -> Shape:

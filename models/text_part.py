@@ -32,5 +32,6 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def text_name(tensor: str) -> str:
     """The name that a tensor of the decoder has in a checkpoint of the decoder alone."""
     if found := _NESTED.fullmatch(tensor):
-        return f"model.{found['name']}"
+        # Kimi K2.5 calls the layers of all its parts blocks.
+        return f"model.{re.sub('^blocks', 'layers', found['name'])}"
     return tensor.removeprefix("language_model.")

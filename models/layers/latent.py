@@ -37,14 +37,11 @@ class LatentAttention(nnx.Module):
         linear = functools.partial(Linear, stack, dtype=dtype)
         norm = functools.partial(RMSNorm, stack, eps=NORM_EPS, is_offset=False, dtype=dtype)
         latent = config.query_latent_dim
-        self.query_down, self.query_norm = None, None
-        if latent:
-            self.query_down = linear((latent, embed), (None, "embed"), has_bias=config.has_bias)
-            self.query_norm = norm(latent)
+        down = functools.partial(linear, axes=(None, "embed"), has_bias=config.has_bias)
+        self.query_down = down((latent, embed)) if latent else None
+        self.query_norm = norm(latent) if latent else None
         self.query = linear((query_size, latent or embed), ("heads", None), has_bias=False)
-        self.latent_down = linear(
-            (config.latent_dim + config.rope_dim, embed), (None, "embed"), has_bias=config.has_bias
-        )
+        self.latent_down = down((config.latent_dim + config.rope_dim, embed))
         self.latent_norm = norm(config.latent_dim)
         # Per head, from its query to the latent and from the latent to its value.
         per_head = functools.partial(parameter, axes=("heads", None, None), dtype=dtype)
@@ -53,9 +50,9 @@ class LatentAttention(nnx.Module):
         self.output = linear(
             (embed, heads * config.value_dim), ("embed", "heads"), has_bias=config.has_bias
         )
-        self.indexer = None
-        if config.indexer is not None:
-            self.indexer = Indexer(decoder, config, config.indexer, dtype)
+        self.indexer = (
+            None if config.indexer is None else Indexer(decoder, config, config.indexer, dtype)
+        )
         self.config = config
         self.is_interleaved = decoder.ropes_of(config.name)[0].is_interleaved
 

@@ -35,11 +35,13 @@ def test_missing_misshapen_and_unused_tensors_are_all_named():
     )
 
 
-def test_recomputed_buffers_vision_towers_and_tied_logits_may_be_left_over():
+def test_recomputed_buffers_vision_towers_draft_layers_and_tied_logits_may_be_left_over():
     """Oracle: tensors that published checkpoints carry beside the decoder."""
     extra = {
         "model.layers.0.self_attn.rotary_emb.inv_freq": (8,),
         "model.visual.blocks.0.norm.weight": (4,),
+        "model.layers.2.eh_proj.weight": (3, 6),
+        "model.layers.2.up.weight": (3, 5),
         "multi_modal_projector.linear.weight": (4, 4),
         "lm_head.weight": (7, 3),
     }

@@ -62,6 +62,21 @@ HYBRID = dict(
     linear_num_value_heads=4,
 )
 
+LATENT = dict(
+    num_key_value_heads=6,
+    kv_lora_rank=18,
+    qk_nope_head_dim=10,
+    qk_rope_head_dim=8,
+    v_head_dim=14,
+    head_dim=8,
+    moe_intermediate_size=26,
+    num_experts_per_tok=3,
+    n_routed_experts=8,
+    n_shared_experts=2,
+    routed_scaling_factor=1.7,
+    first_k_dense_replace=1,
+)
+
 # name -> class, rope_parameters, other keys, keys that the older spelling leaves out or changes
 SPECS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "llama_llama3_rope": (
@@ -100,6 +115,34 @@ SPECS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         dict(rope_theta=1_000_000.0, rope_type="default"),
         dict(head_dim=10),
         dict(layer_types=None),
+    ),
+    "deepseek_v2_lite": (
+        "DeepseekV2ForCausalLM",
+        dict(rope_theta=10_000.0, rope_type="default"),
+        dict(**LATENT, q_lora_rank=None, topk_method="greedy", norm_topk_prob=False),
+        dict(head_dim=None),
+    ),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        dict(rope_theta=10_000.0, **YARN, beta_slow=1.0, mscale=1.0, mscale_all_dim=0.8),
+        dict(**LATENT, q_lora_rank=22, n_group=4, topk_group=2, norm_topk_prob=True),
+        dict(head_dim=None),
+    ),
+    "deepseek_v32": (
+        "DeepseekV32ForCausalLM",
+        dict(rope_theta=10_000.0, rope_type="default"),
+        dict(
+            **LATENT,
+            q_lora_rank=22,
+            n_group=1,
+            topk_group=1,
+            norm_topk_prob=True,
+            mlp_layer_types=["dense", "sparse", "sparse"],
+            index_topk=9,
+            index_head_dim=14,
+            index_n_heads=11,
+        ),
+        dict(head_dim=None),
     ),
     "qwen3_moe": (
         "Qwen3MoeForCausalLM",
