@@ -4,13 +4,14 @@ A body may hold many prompts; choice `prompt * n + completion` belongs to prompt
 `echo` with `max_tokens: 0` scores a prompt without going on from it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.request import CompletionDelta, Request, RequestDelta, TokenLogprob
 from runtime.server.call import Service
 from runtime.server.chunks import RenderChoice, stream_chunks
@@ -39,7 +40,7 @@ class CompletionBody:
     has_prompt_logprobs: bool
 
 
-def read_completion_body(fields: Fields, generation_defaults: Mapping[str, Any]) -> CompletionBody:
+def read_completion_body(fields: Fields, engine: AsyncEngine) -> CompletionBody:
     """Check every field. Raises ApiError that names the one at fault."""
     refuse_unsupported(fields, COMPLETION_OPTIONS)
     is_echo = fields.boolean("echo")
@@ -47,11 +48,11 @@ def read_completion_body(fields: Fields, generation_defaults: Mapping[str, Any])
     is_score_only = is_echo and max_tokens == 0
     options = read_options(
         fields,
-        generation_defaults,
+        engine.generation_defaults,
         max_tokens=1 if is_score_only else 16 if max_tokens is None else max_tokens,
         logprobs=logprobs,
     )
-    prompts = read_prompts(fields, "prompt")
+    prompts = read_prompts(fields, "prompt", engine)
     if len(prompts) * options.params.n > MAX_TOTAL_CHOICES:
         given = f"{len(prompts)} prompts with n={options.params.n}"
         message = f"{given} are too many; use at most {MAX_TOTAL_CHOICES} choices in all"
@@ -144,7 +145,7 @@ class Completions:
         )
 
     def read(self, fields: Fields) -> CompletionBody:
-        return read_completion_body(fields, self._engine.generation_defaults)
+        return read_completion_body(fields, self._engine)
 
     async def answer(self, http_request: HttpRequest) -> Response:
         """How texts or token ids go on."""

@@ -49,7 +49,7 @@ class Embeddings:
         return (Endpoint("POST", "/v1/embeddings", self.answer, self.read, examples),)
 
     def read(self, fields: Fields) -> EmbeddingsBody:
-        inputs = read_prompts(fields, "input")
+        inputs = read_prompts(fields, "input", self._service.engine)
         if len(inputs) > MAX_INPUTS:
             message = f"input has {len(inputs)} prompts; use at most {MAX_INPUTS}"
             raise bad_request("input", message)

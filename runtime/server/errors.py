@@ -45,6 +45,29 @@ _ANTHROPIC_TYPES = {
 }
 
 
+_OPENAI_ERROR = {
+    "type": "object",
+    "required": ["message", "type", "param", "code"],
+    "properties": {
+        "message": {"type": "string"},
+        "type": {"type": "string"},
+        "param": {"type": ["string", "null"]},
+        "code": {"type": ["string", "null"]},
+    },
+}
+_ANTHROPIC_ERROR = {
+    "type": "object",
+    "required": ["type", "message"],
+    "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+}
+
+
+def error_schema(path: str) -> dict[str, Any]:
+    """JSON schema of ApiError.body at this path."""
+    error = _ANTHROPIC_ERROR if path.startswith(_ANTHROPIC_PATH) else _OPENAI_ERROR
+    return {"type": "object", "required": ["error"], "properties": {"error": error}}
+
+
 class ApiError(Exception):
     """An answer with a 4xx or 5xx status, itself an ASGI application that gives it. `param` names
     the field of the body, `code` is for programs.

@@ -30,6 +30,10 @@ class FieldNotes:
         self.kind = (field, value)
         self.schemas[field] = ({"const": value},)
 
+    def set_variant(self, field: str) -> None:
+        """That this field is there decides which others are."""
+        self.kind = (field, "")
+
 
 class Nested:
     """The readings of the objects in one field."""

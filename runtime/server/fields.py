@@ -75,10 +75,23 @@ class Fields:
         value = self._ask(field, _string(choices))
         return None if value is None else self._checked_string(field, value, choices)
 
-    def text(self, field: str, choices: Sequence[str] = ()) -> str:
-        """A string that must be there."""
-        value = self._ask(field, _string(choices), is_required=True)
-        return self._checked_string(field, value, choices)
+    def text(self, field: str, choices: Sequence[str] = (), *, min_length: int = 0) -> str:
+        """A string that must be there, of at least so many characters."""
+        limits = {"minLength": min_length} if min_length else {}
+        value = self._ask(field, _string(choices) | limits, is_required=True)
+        text = self._checked_string(field, value, choices)
+        if len(text) < min_length:
+            raise bad_request(self.name(field), f"{self.name(field)} is empty")
+        return text
+
+    def variant(self, *fields: str) -> str:
+        """The first of these fields that is there, else the first; which others follow depends on
+        it.
+        """
+        given = [field for field in fields if self.values.get(field) is not None]
+        found = (given or list(fields))[0]
+        self.notes.set_variant(found)
+        return found
 
     def kind(self, field: str, choices: Sequence[str]) -> str:
         """The field that says of which kind this object is; which fields follow depends on it."""
@@ -196,8 +209,12 @@ class Fields:
             raise self.wrong(field, "a string or an array of strings")
         return tuple(values)
 
-    def integers(self, field: str, *, is_required: bool = False) -> tuple[int, ...]:
-        schema = {"type": "array", "items": {"type": "integer"}}
+    def integers(
+        self, field: str, *, is_required: bool = False, limit: int | None = None
+    ) -> tuple[int, ...]:
+        """An array of integers; of token ids where a `limit` is given, which the caller checks."""
+        item = {"type": "integer"} | ({} if limit is None else _limits(0, limit - 1))
+        schema = {"type": "array", "items": item}
         value = self._ask(field, schema, is_required=is_required)
         if value is None and not is_required:
             return ()

@@ -15,11 +15,17 @@ from starlette.responses import Response
 
 from runtime.server.call import Service
 from runtime.server.endpoint import Endpoint
+from runtime.server.errors import error_schema
 from runtime.server.field_notes import object_schema
 from runtime.server.fields import Fields
 from runtime.server.json_response import JsonResponse
 from runtime.version import version
 
+_EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
@@ -85,28 +91,11 @@ class OpenApi:
     def _responses(self, endpoint: Endpoint) -> dict[str, Any]:
         content: dict[str, Any] = {endpoint.media_type: {"schema": endpoint.returns}}
         if endpoint.has_stream:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
-        error = {"description": "An error", "content": {"application/json": {"schema": ERROR}}}
+            content["text/event-stream"] = {"schema": _EVENT}
+        schema = error_schema(endpoint.path)
+        error = {"description": "An error", "content": {"application/json": {"schema": schema}}}
         return {
             "200": {"description": "The answer", "content": content},
             "4XX": error,
             "5XX": error,
         }
-
-
-ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}

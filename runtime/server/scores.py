@@ -16,13 +16,9 @@ from runtime.server.embedder import VectorOptions, normalised, read_vector_optio
 from runtime.server.endpoint import Endpoint
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
-from runtime.server.prompts import Prompt
+from runtime.server.prompts import Prompt, shortest_text
 
 MAX_TEXTS = 2048  # of one body
-
-_TEXT_SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-_ONE_OF_MANY = {"anyOf": [{"type": "string"}, _TEXT_SCHEMA]}
-_DOCUMENTS = {"type": "array", "items": _ONE_OF_MANY, "minItems": 1, "maxItems": MAX_TEXTS}
 
 
 @dataclass(frozen=True)
@@ -46,44 +42,26 @@ class RerankBody:
     options: VectorOptions
 
 
-def read_score_body(fields: Fields) -> ScoreBody:
-    """`text_1` and `text_2`, or `queries` and `documents`, a text or an array each."""
-    names = ("text_1", "text_2") if fields.any("queries") is None else ("queries", "documents")
-    first, second = (_read_texts(fields, name) for name in names)
-    if len(first) not in (1, len(second)):
-        message = f"{names[0]} has {len(first)} texts and {names[1]} {len(second)}"
-        raise bad_request(names[0], f"{message}; give one, or as many in both")
-    return ScoreBody(first, second, names, read_vector_options(fields))
-
-
-def read_rerank_body(fields: Fields) -> RerankBody:
-    return RerankBody(
-        query=fields.text("query"),
-        documents=_read_texts(fields, "documents", is_list=True),
-        num_results=fields.integer("top_n", minimum=0) or None,
-        has_documents=fields.boolean("return_documents", True),
-        options=read_vector_options(fields),
-    )
-
-
-def _read_texts(fields: Fields, name: str, *, is_list: bool = False) -> tuple[str, ...]:
+def _texts(fields: Fields, name: str, min_length: int, *, is_list: bool = False) -> tuple[str, ...]:
     """A text unless it `is_list`, or an array of texts and of objects with a text."""
-    schemas = (_DOCUMENTS,) if is_list else ({"type": "string"}, _DOCUMENTS)
-    value = fields.any(name, *schemas, is_required=True)
-    if isinstance(value, str) and not is_list:
-        return (value,)
-    if not isinstance(value, list) or not value:
+    text = {"type": "string", "minLength": min_length}
+    item = {"type": "object", "properties": {"text": text}, "required": ["text"]}
+    texts = {"type": "array", "items": {"anyOf": [text, item]}, "minItems": 1}
+    array = texts | {"maxItems": MAX_TEXTS}
+    value = fields.any(name, *([] if is_list else [text]), array, is_required=True)
+    values = [value] if isinstance(value, str) and not is_list else value
+    if not isinstance(values, list) or not values:
         raise fields.wrong(name, "an array of texts, not empty")
-    if len(value) > MAX_TEXTS:
-        raise bad_request(name, f"{name} has {len(value)} texts; use at most {MAX_TEXTS}")
-    texts = []
-    for index, item in enumerate(value):
-        text = item.get("text") if isinstance(item, dict) else item
-        if not isinstance(text, str):
-            path = f"{name}[{index}]"
-            raise bad_request(path, f"{path} must be a text or an object with a text")
-        texts.append(text)
-    return tuple(texts)
+    if len(values) > MAX_TEXTS:
+        raise bad_request(name, f"{name} has {len(values)} texts; use at most {MAX_TEXTS}")
+    found = []
+    for index, each in enumerate(values):
+        path = name if values is not value else f"{name}[{index}]"
+        found_text = each.get("text") if isinstance(each, dict) else each
+        if not isinstance(found_text, str) or len(found_text) < min_length:
+            raise bad_request(path, f"{path} must be a text or an object with a text, not empty")
+        found.append(found_text)
+    return tuple(found)
 
 
 class Scores:
@@ -102,18 +80,39 @@ class Scores:
             "texts": {"query": "A cat", "documents": ["A dog", {"text": "A car"}], "top_n": 1}
         }
         scores = [
-            Endpoint("POST", path, self.score, read_score_body, score_examples)
+            Endpoint("POST", path, self.score, self.read_score, score_examples)
             for path in ("/v1/score", "/score")
         ]
         reranks = [
-            Endpoint("POST", path, self.rerank, read_rerank_body, rerank_examples)
+            Endpoint("POST", path, self.rerank, self.read_rerank, rerank_examples)
             for path in ("/v1/rerank", "/rerank", "/v2/rerank")
         ]
         return (*scores, *reranks)
 
+    def read_score(self, fields: Fields) -> ScoreBody:
+        """`text_1` and `text_2`, or `queries` and `documents`, a text or an array each."""
+        is_first = fields.variant("text_1", "queries") == "text_1"
+        names = ("text_1", "text_2") if is_first else ("queries", "documents")
+        min_length = shortest_text(self._service.engine)
+        first, second = (_texts(fields, name, min_length) for name in names)
+        if len(first) not in (1, len(second)):
+            message = f"{names[0]} has {len(first)} texts and {names[1]} {len(second)}"
+            raise bad_request(names[0], f"{message}; give one, or as many in both")
+        return ScoreBody(first, second, names, read_vector_options(fields))
+
+    def read_rerank(self, fields: Fields) -> RerankBody:
+        min_length = shortest_text(self._service.engine)
+        return RerankBody(
+            query=fields.text("query", min_length=min_length),
+            documents=_texts(fields, "documents", min_length, is_list=True),
+            num_results=fields.integer("top_n", minimum=0) or None,
+            has_documents=fields.boolean("return_documents", True),
+            options=read_vector_options(fields),
+        )
+
     async def score(self, http_request: HttpRequest) -> Response:
         """How close pairs of texts are: the cosine of their vectors."""
-        call = await self._service.call(http_request, "score-", read_score_body)
+        call = await self._service.call(http_request, "score-", self.read_score)
         return await call.whole(self._scored(call))
 
     async def _scored(self, call: Call[ScoreBody]) -> dict[str, Any]:
@@ -132,7 +131,7 @@ class Scores:
 
     async def rerank(self, http_request: HttpRequest) -> Response:
         """Documents in the order of their closeness to a query."""
-        call = await self._service.call(http_request, "rerank-", read_rerank_body)
+        call = await self._service.call(http_request, "rerank-", self.read_rerank)
         return await call.whole(self._reranked(call))
 
     async def _reranked(self, call: Call[RerankBody]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from runtime.engine.sampling_params import token_ids_in_range
 from runtime.server.call import Service
 from runtime.server.chat_prompt import CONVERSATION, ChatPrompt, read_chat_prompt
 from runtime.server.endpoint import Endpoint
-from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
 from runtime.server.json_response import JsonResponse
 
@@ -34,18 +33,11 @@ class TokenizeBody:
 
 def read_tokenize_body(fields: Fields) -> TokenizeBody:
     """Check every field. Raises ApiError that names the one at fault."""
-    texts = {name: fields.string(name) for name in ("prompt", "content")}
-    given = [name for name, text in texts.items() if text is not None]
-    if fields.any("messages") is not None:
-        given.append("messages")
-    if len(given) != 1:
-        got = " and ".join(given) or "none"
-        message = f"give one of prompt, content and messages; this body has {got}"
-        raise bad_request(given[-1] if given else "prompt", message)
-    if given == ["messages"]:
+    name = fields.variant("prompt", "content", "messages")
+    if name == "messages":
         prompt, begins_and_ends = read_chat_prompt(fields), False  # the template has said it all
     else:
-        prompt, begins_and_ends = texts[given[0]] or "", given == ["prompt"]
+        prompt, begins_and_ends = fields.text(name), name == "prompt"
     has_special_tokens = fields.boolean("add_special", begins_and_ends)
     return TokenizeBody(
         prompt=prompt,
@@ -125,7 +117,7 @@ class Tokens:
             return list(raw)
 
     def read_ids(self, fields: Fields) -> tuple[int, ...]:
-        token_ids = fields.integers("tokens", is_required=True)
+        token_ids = fields.integers("tokens", is_required=True, limit=self._engine.vocab_size)
         token_ids_in_range("tokens", token_ids, self._engine.vocab_size)
         return token_ids
 

@@ -17,8 +17,13 @@ _CHOICE_SCHEMAS = (
         "type": "object",
         "properties": {
             "type": {"const": "function"},
-            "function": {"type": "object", "properties": {"name": {"type": "string"}}},
+            "function": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}},
+                "required": ["name"],
+            },
         },
+        "required": ["function"],
     },
 )
 

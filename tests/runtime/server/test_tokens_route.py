@@ -52,7 +52,6 @@ def test_a_conversation_is_tokenised_as_the_chat_route_does(
     [
         ("/tokenize", "prompt", {}),
         ("/tokenize", "prompt", {"prompt": 5}),
-        ("/tokenize", "messages", {"prompt": "Hi", "messages": HELLO}),
         ("/tokenize", "messages", {"messages": []}),
         ("/tokenize", "add_special_tokens", {"prompt": "Hi", "add_special_tokens": 1}),
         ("/detokenize", "tokens", {}),
