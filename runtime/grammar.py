@@ -27,6 +27,14 @@ MAX_GRAMMAR = 2**20  # characters; an enum of 100,000 strings is refused after 0
 _MAX_KEPT = 128  # compiled grammars kept for further requests
 # Of one mask; bounds it to about 20 ms. A schema of 120 unions needs less than 1,000.
 _MAX_STEP_ITEMS = 5_000
+# Written as Python's json does, which is what models see in their prompts. Free whitespace would
+# let a model go on with spaces for ever.
+_COMPACT: "JsonCompileOptions" = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
+ANSWER = "@answer"
 _REGEX_SPECIAL = frozenset("\\.+*?()|[]{}^$")
 
 
@@ -45,9 +53,7 @@ def json_schema_grammar(
     """
     options: JsonCompileOptions = {"lenient": is_lenient}
     if whitespace_pattern is None:
-        # Written as Python's json does, which is what models see in their prompts. Free whitespace
-        # would let a model go on with spaces for ever.
-        options |= {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+        options |= _COMPACT
     else:
         options |= {"whitespace_flexible": True, "whitespace_pattern": whitespace_pattern}
     text = schema if isinstance(schema, str) else json.dumps(schema)
@@ -55,6 +61,25 @@ def json_schema_grammar(
         return llguidance.LLMatcher.grammar_from_json_schema(_checked(text), overrides=options)
     except ValueError as error:
         raise GrammarError(f"not a JSON schema: {error}") from None
+
+
+def inline_schema(schema: Mapping[str, Any], *, is_lenient: bool = True) -> str:
+    """A JSON schema as a term of a context-free grammar, written as `json_schema_grammar` does."""
+    return "%json " + json.dumps({**schema, "x-guidance": {**_COMPACT, "lenient": is_lenient}})
+
+
+def with_answer(whole: str, answer: str) -> str:
+    """A grammar in Lark's notation in which ANSWER stands for another grammar."""
+    first, *others = _parts(answer)
+    top, *beside = _parts(whole)
+    return json.dumps({"grammars": [top, *beside, {**first, "name": ANSWER[1:]}, *others]})
+
+
+def _parts(grammar: str) -> list[dict[str, Any]]:
+    try:
+        return json.loads(grammar)["grammars"]
+    except ValueError:
+        return [{"lark_grammar": grammar}]
 
 
 def regex_grammar(pattern: str) -> str:

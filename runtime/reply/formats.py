@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from runtime.chat import ChatTemplate
 from runtime.config import ConfigError
+from runtime.grammar import ANSWER, with_answer
 from runtime.reply import reasoning
+from runtime.reply.call_grammar import SYNTAXES, call_grammar, speller
 from runtime.reply.harmony import Harmony
 from runtime.reply.part_parser import PartParser, Tools
 from runtime.reply.parts import Content, Part
@@ -98,6 +100,54 @@ class ReplyFormat:
 
     tool_parser: str
     reasoning_parser: str | None
+    syntax: str = ""  # of calls that are enforced, where the parser reads more than one
+
+    @property
+    def reasoning_tags(self) -> tuple[str, str] | None:
+        """The texts that begin and end the reasoning."""
+        if self.reasoning_parser is None:
+            return None
+        parser = REASONING_PARSERS[self.reasoning_parser]
+        return parser.begin, parser.end
+
+    def opens_reasoning(self, prompt_end: str) -> bool:
+        """A reply to a prompt that ends so begins inside the reasoning."""
+        parser = REASONING_PARSERS.get(self.reasoning_parser or "")
+        return parser is not None and parser.opens(prompt_end)
+
+    def call_grammar(
+        self,
+        tools: Tools,
+        tokenizer: Tokenizer,
+        *,
+        must_call: bool,
+        is_parallel: bool,
+        strict: frozenset[str],
+        answer: str | None,
+    ) -> str:
+        """The grammar of replies with calls, for runtime.grammar; see call_grammar."""
+        grammar = call_grammar(
+            SYNTAXES[self.syntax or self.tool_parser],
+            tools,
+            tokenizer,
+            must_call=must_call,
+            is_parallel=is_parallel,
+            strict=strict,
+            answer=answer,
+        )
+        return self._after_reasoning(grammar, tokenizer, "")
+
+    def answer_grammar(self, grammar: str, tokenizer: Tokenizer) -> str:
+        """The grammar of replies whose content follows a grammar."""
+        return self._after_reasoning(grammar, tokenizer, "<|channel|>final<|message|>")
+
+    def _after_reasoning(self, grammar: str, tokenizer: Tokenizer, header: str) -> str:
+        """Harmony's answer is a message with a header of its own; elsewhere it just begins."""
+        if self.reasoning_parser != "gpt_oss":
+            return grammar
+        spell = speller(tokenizer)
+        start = f"({spell('<|start|>assistant')})? {spell(header)}"
+        return with_answer(f"start: {start} {ANSWER}", grammar)
 
     @classmethod
     def of(
@@ -117,7 +167,12 @@ class ReplyFormat:
             tool_parser = next((name for sign, name in _TOOL_SIGNS if sign in source), "json")
         if reasoning_parser is None:
             reasoning_parser = next((name for sign, name in _REASONING_SIGNS if sign in source), "")
-        return cls(tool_parser, None if reasoning_parser in ("", "none") else reasoning_parser)
+        is_marked = "[ARGS]" in source or "```json" in source
+        variants = {"mistral": ("mistral_list", ""), "deepseek": ("", "deepseek_fenced")}
+        syntax = variants.get(tool_parser, ("", ""))[is_marked]
+        return cls(
+            tool_parser, None if reasoning_parser in ("", "none") else reasoning_parser, syntax
+        )
 
     def parser(self, tools: Tools | None, prompt_end: str = "") -> ReplyParser:
         """A parser for one completion. `tools`: those it may call by name, None = none;

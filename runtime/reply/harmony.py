@@ -16,7 +16,13 @@ _RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
 class Harmony(PartParser):
     """Reasoning, content and calls at once."""
 
+    begin, end = "<|channel|>analysis<|message|>", "<|end|>"  # of the reasoning
     markers = (*_ENDS, "<|channel|>", "<|message|>", "<|constrain|>")
+
+    @classmethod
+    def opens(cls, _prompt_end: str) -> bool:
+        """The model writes the first header itself."""
+        return False
 
     def _read(self) -> Reading[None]:
         while True:

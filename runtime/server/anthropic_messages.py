@@ -140,7 +140,9 @@ class AnthropicMessages:
         """The assistant's next message, in Anthropic's shape."""
         call = await self._service.call(http_request, "msg_", self.read)
         options = call.body.options
-        prepared = await prepare_chat(self._service, call.body.prompt, options.params)
+        prepared = await prepare_chat(
+            self._service, call.body.prompt, options.params, options.grammar
+        )
         arrival_s, salt = call.record.arrival_s, options.cache_salt
         request = Request(call.id, prepared.token_ids, prepared.params, arrival_s, salt)
         generation = call.generation([request])

@@ -28,6 +28,7 @@ from runtime.server.not_supported import CHAT_OPTIONS, refuse_unsupported
 from runtime.server.prepared_chat import prepare_chat
 from runtime.server.protocol import GenerationOptions, read_options
 from runtime.server.replies import Replies
+from runtime.server.structured_outputs import EXAMPLES
 from runtime.server.usage import Usage
 
 
@@ -83,6 +84,10 @@ class ChatCompletions:
                 {
                     "conversation": {"messages": CONVERSATION},
                     "tools": {"messages": CONVERSATION[2:3], "tools": TOOLS},
+                    **{
+                        name: {"messages": CONVERSATION[2:3], **example}
+                        for name, example in EXAMPLES.items()
+                    },
                 },
                 has_stream=True,
             ),
@@ -95,7 +100,9 @@ class ChatCompletions:
         """The assistant's next message in a conversation."""
         call = await self._service.call(http_request, "chatcmpl-", self.read)
         body = call.body
-        prepared = await prepare_chat(self._service, body.prompt, body.options.params)
+        prepared = await prepare_chat(
+            self._service, body.prompt, body.options.params, body.options.grammar
+        )
         request = Request(
             call.id,
             prepared.token_ids,

@@ -55,6 +55,7 @@ class ChatPrompt:
     messages: list[dict[str, Any]]
     template_options: dict[str, Any]
     tools: ToolOptions = ToolOptions()  # noqa: RUF009 (frozen)
+    max_reasoning_tokens: int | None = None
 
     async def token_ids(self, engine: AsyncEngine) -> tuple[int, ...]:
         """Encoded in a thread: a long conversation takes long enough to be felt by the streams of
@@ -117,6 +118,7 @@ def read_chat_prompt(fields: Fields) -> ChatPrompt:
             "continue_final_message": is_continued,
         },
         read_tools(fields),
+        fields.integer("thinking_token_budget", minimum=0),
     )
 
 

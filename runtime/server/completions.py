@@ -23,6 +23,7 @@ from runtime.server.logprobs import CompletionLogprobs, TokenNames, prompt_logpr
 from runtime.server.not_supported import COMPLETION_OPTIONS, refuse_unsupported
 from runtime.server.prompts import Prompt, encode_prompt, read_prompts
 from runtime.server.protocol import GenerationOptions, read_options
+from runtime.server.structured_outputs import check_grammar
 
 MAX_TOTAL_CHOICES = 2048  # prompts x n of one body
 
@@ -151,6 +152,8 @@ class Completions:
         """How texts or token ids go on."""
         call = await self._service.call(http_request, "cmpl-", self.read)
         body = call.body
+        if body.options.grammar is not None:
+            await check_grammar(call.engine, body.options.grammar)
         requests = []
         for index, prompt in enumerate(body.prompts):
             token_ids = await encode_prompt(

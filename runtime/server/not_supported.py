@@ -17,17 +17,7 @@ def _is_set(value: Any) -> bool:
     return value not in (None, False, "", [], {})
 
 
-def _is_not_text(value: Any) -> bool:
-    return value is not None and value != {"type": "text"}
-
-
 _BOTH: dict[str, Callable[[Any], bool]] = {
-    "response_format": _is_not_text,
-    "structured_outputs": _is_set,
-    "guided_json": _is_set,
-    "guided_regex": _is_set,
-    "guided_choice": _is_set,
-    "guided_grammar": _is_set,
     "use_beam_search": _is_set,
     "truncate_prompt_tokens": _is_set,
 }

@@ -12,6 +12,7 @@ from typing import Any
 from runtime.engine.sampling_params import ParameterError, SamplingParams
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields, is_number
+from runtime.server.structured_outputs import AskedGrammar, read_grammar
 
 MAX_STOPS = 64  # each costs a search per token
 
@@ -42,6 +43,7 @@ class GenerationOptions:
     """What a client asked for besides its prompt."""
 
     params: SamplingParams
+    grammar: AskedGrammar | None  # of the content
     is_stream: bool
     has_stream_usage: bool
     has_continuous_usage: bool
@@ -98,6 +100,8 @@ def read_options(
         raise bad_request("stream_options", "stream_options needs stream: true")
     for name in _HARMLESS:
         fields.any(name)
+    asked = read_grammar(fields)
+    params["grammar"] = None if asked is None else asked.text
     try:
         sampling = SamplingParams(**params, max_tokens=max_tokens, logprobs=logprobs)
     except ParameterError as error:
@@ -111,6 +115,7 @@ def read_options(
         )
     return GenerationOptions(
         params=sampling,
+        grammar=asked,
         is_stream=is_stream,
         has_stream_usage=stream_options.boolean("include_usage"),
         has_continuous_usage=stream_options.boolean("continuous_usage_stats"),

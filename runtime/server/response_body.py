@@ -4,7 +4,7 @@ What later steps need is taken out of it; what the response repeats of it is kep
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runtime.server.chat_prompt import ChatPrompt, thinking_options
@@ -13,6 +13,7 @@ from runtime.server.fields import Fields
 from runtime.server.not_supported import RESPONSE_OPTIONS, refuse_unsupported
 from runtime.server.protocol import GenerationOptions, read_options
 from runtime.server.response_items import Message, read_input
+from runtime.server.structured_outputs import AskedGrammar, read_text_format
 from runtime.server.tools import ToolOptions, read_function, tool_options
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -100,7 +101,7 @@ def read_response_body(fields: Fields, generation_defaults: Mapping[str, Any]) -
     thinking = fields.child("reasoning")
     effort = None if thinking is None else thinking.string("effort")
     summary = None if thinking is None else thinking.string("summary")
-    _read_text(fields)
+    options = replace(options, grammar=_read_text(fields) or options.grammar)
     tools = _read_tools(fields)
     previous_id = fields.string("previous_response_id")
     instructions = fields.string("instructions")
@@ -158,13 +159,13 @@ def _read_options(
     return has_logprobs, options
 
 
-def _read_text(fields: Fields) -> None:
+def _read_text(fields: Fields) -> AskedGrammar | None:
     text = fields.child("text")
     if text is None:
-        return
+        return None
     text.string("verbosity")
-    if (format_ := text.child("format")) is not None:
-        format_.text("type", ("text",))
+    format_ = text.child("format")
+    return None if format_ is None else read_text_format(format_)
 
 
 def _read_tools(fields: Fields) -> ToolOptions:

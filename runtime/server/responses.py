@@ -62,6 +62,7 @@ class Responses:
             self._service,
             body.prompt(messages),
             body.options.params,
+            body.options.grammar,
             prompt_name="input",
             max_tokens_name="max_output_tokens",
         )

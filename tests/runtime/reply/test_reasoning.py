@@ -92,7 +92,7 @@ def test_a_call_follows_reasoning_and_none_is_made_inside_it() -> None:
 def test_the_template_chooses_the_parsers(source, tool_parser, reasoning_parser) -> None:
     """Oracle: the marks that the families' own templates contain."""
     chosen = ReplyFormat.of(ChatTemplate(source))
-    assert chosen == ReplyFormat(tool_parser, reasoning_parser)
+    assert (chosen.tool_parser, chosen.reasoning_parser) == (tool_parser, reasoning_parser)
 
 
 def test_flags_win_and_unknown_names_are_refused() -> None:

@@ -30,6 +30,7 @@ from runtime.engine.request import (
 )
 from runtime.engine.sampling_params import token_ids_in_range
 from runtime.engine.stopping import Completion
+from runtime.grammar import GrammarCompiler
 from runtime.server.app import build_app
 from runtime.server.keys import ApiKeys
 from runtime.tokenizer import Tokenizer
@@ -89,12 +90,16 @@ class ScriptedEngine:
         self.num_cached_tokens = 0
         self.num_waiting = 2
         self.script = SCRIPT
+        self.grammars = GrammarCompiler(self.tokenizer, self.vocab_size)
         self.stall_after: int | None = None
         self.fail_after: int | None = None
         self._closed = asyncio.Event()
 
     def stats(self) -> EngineStats:
         return EngineStats(3, self.num_waiting, 40, 30, 1000, 500, 900, 450, 7, 321, 0)
+
+    def check_grammar(self, grammar: str) -> None:
+        self.grammars.matcher(grammar)
 
     async def aclose(self) -> None:
         self.is_ready = False
