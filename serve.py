@@ -30,6 +30,7 @@ _HELP = {
     "max_model_len": "tokens of prompt and completion; without it the model's context length",
     "block_size": "tokens per KV cache block, a power of two",
     "prefill_chunk_size": "tokens per step; longer prompts are split into chunks; 0 = never split",
+    "scheduling_policy": "fcfs: first come, first served; priority: the lowest `priority` first",
     "disable_prefix_cache": "compute every prompt from its first token",
     "seed": "base of the random numbers of requests without a seed of their own",
     "served_model_name": "model name in the API; without it derived from --model",

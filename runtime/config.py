@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+SchedulingPolicy = Literal["fcfs", "priority"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 # Told of a start-up stage ("read", "compile") and how far it is: (stage, done, total).
 Report = Callable[[str, int, int], None]
@@ -81,6 +82,7 @@ class EngineConfig:
     block_size: int = 16  # cache slots per block
     prefill_chunk_size: int = 512  # tokens per step; 0 = a prompt is never split
     disable_prefix_cache: bool = False
+    scheduling_policy: SchedulingPolicy = "fcfs"  # priority = by the requests' own first
     seed: int = 0
     served_model_name: str | None = None  # None = derived from the model's path
     tensor_parallel_size: int = 1  # devices along the mesh axis "tensor"

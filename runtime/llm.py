@@ -12,6 +12,8 @@ import numpy as np
 
 from runtime.chat import encode_chat
 from runtime.config import EngineConfig
+from runtime.engine.beam_search import BeamSearch
+from runtime.engine.best_of import best, widened
 from runtime.engine.engine import Engine
 from runtime.engine.request import Pooling, Request, RequestDelta, RequestOutput
 from runtime.engine.sampling_params import SamplingParams
@@ -111,9 +113,31 @@ class LLM:
         ]
         for request in requests:
             self.engine.validate(request)
-        outputs = {}
+        drawn = [widened(one) for one in requests if not one.params.use_beam_search]
+        answers = self._drive(drawn)
+        outputs = []
         for request, text in zip(requests, texts, strict=True):
-            outputs[request.request_id] = RequestOutput.of(request, text)
+            if request.params.use_beam_search:
+                output = RequestOutput.of(request)
+                output.add(self._search(request))
+            else:
+                output = best(request, answers[request.request_id])
+            output.prompt = text
+            outputs.append(output)
+        return outputs
+
+    def _search(self, request: Request) -> RequestDelta:
+        search = BeamSearch(request, self.tokenizer, self.engine.max_model_len)
+        while requests := search.next_requests():
+            answers = self._drive(requests)
+            search.take([answers[one.request_id] for one in requests])
+        return search.answer()
+
+    def _drive(self, requests: list[Request]) -> dict[str, RequestOutput]:
+        """Whole outputs by request id."""
+        outputs = {}
+        for request in requests:
+            outputs[request.request_id] = RequestOutput.of(request)
             self.engine.add_request(request)
         try:
             while not all(output.is_finished for output in outputs.values()):
@@ -124,7 +148,7 @@ class LLM:
             for request_id in outputs:
                 self.engine.abort(request_id)
             raise
-        return list(outputs.values())
+        return outputs
 
     def logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """float32 [T, V]: the logits after each of T tokens. Raises ParameterError."""

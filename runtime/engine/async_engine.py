@@ -10,11 +10,23 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from runtime.chat import ChatTemplate
 from runtime.config import EngineConfig
+from runtime.engine.beam_search import BeamSearch
+from runtime.engine.best_of import best, widened
 from runtime.engine.engine import Engine
-from runtime.engine.request import EngineDeadError, EngineStats, Pooling, Request, RequestDelta
+from runtime.engine.request import (
+    EngineDeadError,
+    EngineStats,
+    Pooling,
+    Request,
+    RequestDelta,
+    RequestOutput,
+    as_delta,
+)
+from runtime.engine.sampling_params import ParameterError
 from runtime.tokenizer import Tokenizer
 
 LOG = logging.getLogger("halogen.engine")
@@ -91,12 +103,56 @@ class AsyncEngine:
         return self._engine.stats()
 
     async def generate(self, request: Request) -> AsyncGenerator[RequestDelta, None]:
-        """The request's deltas as they come, until it is finished.
+        """The request's deltas as they come, until it is finished; one whole delta for beam search
+        and best_of.
 
         Raises ParameterError before the first for a request that cannot run, EngineDeadError when
         the engine has failed.
         """
+        params = request.params
+        if params.use_beam_search:
+            yield await self._search(request)
+        elif params.best_of is not None and params.best_of > params.n:
+            output = best(request, await self._output(widened(request)))
+            yield RequestDelta(
+                request.request_id,
+                tuple(map(as_delta, output.outputs)),
+                is_finished=True,
+                num_cached_tokens=output.num_cached_tokens,
+                prompt_logprobs=output.prompt_logprobs,
+            )
+        else:
+            async with aclosing(self._generate(request)) as deltas:
+                async for delta in deltas:
+                    yield delta
+
+    async def _search(self, request: Request) -> RequestDelta:
         self._engine.validate(request)
+        search = BeamSearch(request, self.tokenizer, self.max_model_len)
+        while requests := search.next_requests():
+            tasks = [asyncio.create_task(self._output(one)) for one in requests]
+            try:
+                search.take(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        return search.answer()
+
+    async def _output(self, request: Request) -> RequestOutput:
+        """The whole answer to a request."""
+        output = RequestOutput.of(request)
+        async with aclosing(self._generate(request)) as deltas:
+            async for delta in deltas:
+                output.add(delta)
+        return output
+
+    async def _generate(self, request: Request) -> AsyncGenerator[RequestDelta, None]:
+        self._engine.validate(request)
+        if request.request_id in self._waiting:
+            raise ParameterError(
+                "request_id", f"request_id={request.request_id!r} is already running"
+            )
         if not self.is_ready:
             raise EngineDeadError(f"the engine has stopped: {self._failure}")
         news: asyncio.Queue[_Outcome] = asyncio.Queue()

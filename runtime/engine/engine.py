@@ -139,6 +139,12 @@ class Engine:
                 f"the prompt has {prompt_len} tokens, but this model's context length is "
                 f"{self.max_model_len} tokens, completion included; shorten the prompt",
             )
+        if request.priority and self.config.scheduling_policy != "priority":
+            raise ParameterError(
+                "priority",
+                f"priority={request.priority} has no effect here: start the server with "
+                "--scheduling-policy priority, or leave it out",
+            )
         token_ids_in_range("prompt", request.prompt_token_ids, vocab_size)
         token_ids_in_range("stop_token_ids", params.stop_token_ids, vocab_size)
         token_ids_in_range("logit_bias", tuple(params.logit_bias), vocab_size)

@@ -27,7 +27,8 @@ class Request:
     """A prompt and what to do with it.
 
     `arrival_s` is time.monotonic() at arrival. Requests find each other's prompts in the prefix
-    cache only where their `cache_salt` is equal. With `pooling` the answer is one vector and no
+    cache only where their `cache_salt` is equal. The lowest `priority` runs first where the engine
+    schedules by priority. With `pooling` the answer is one vector and no
     text, and the params say nothing.
     """
 
@@ -37,6 +38,7 @@ class Request:
     arrival_s: float = 0.0
     cache_salt: str = ""
     pooling: Pooling | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,21 @@ class CompletionOutput:
     logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+
+
+def as_delta(output: CompletionOutput) -> CompletionDelta:
+    """A whole completion as one delta, so that streamed and whole answers are rendered by the same
+    code.
+    """
+    logprobs = None if output.logprobs is None else tuple(output.logprobs)
+    return CompletionDelta(
+        output.index,
+        output.text,
+        tuple(output.token_ids),
+        logprobs,
+        output.finish_reason,
+        output.stop_reason,
+    )
 
 
 @dataclass

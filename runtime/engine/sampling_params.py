@@ -40,6 +40,10 @@ class SamplingParams:
     """
 
     n: int = 1
+    best_of: int | None = None  # completions drawn, of which the n likeliest per token are given
+    use_beam_search: bool = False  # n beams; samples nothing
+    length_penalty: float = 1.0  # of beam search; above 1 favours long answers
+    truncate_prompt_tokens: int | None = None  # the last so many are kept; -1 = what fits
     temperature: float = 1.0  # 0 = greedy
     top_p: float = 1.0
     top_k: int = 0  # 0 or -1 = off
@@ -97,6 +101,14 @@ class SamplingParams:
                 math.isfinite(getattr(self, name)), name, getattr(self, name), "use a finite number"
             )
         _require(1 <= self.n <= MAX_CHOICES, "n", self.n, f"use 1 to {MAX_CHOICES}")
+        best_of = self.n if self.best_of is None else self.best_of
+        limits = f"use n={self.n} to {MAX_CHOICES}"
+        _require(self.n <= best_of <= MAX_CHOICES, "best_of", best_of, limits)
+        kept = self.truncate_prompt_tokens
+        is_good = kept is None or kept == -1 or kept >= 1
+        _require(is_good, "truncate_prompt_tokens", kept, "use -1 or at least 1")
+        if self.use_beam_search:
+            self._check_beam_search()
         _require(
             0 <= self.temperature <= 100, "temperature", self.temperature, "use 0 (greedy) to 100"
         )
@@ -191,6 +203,24 @@ class SamplingParams:
                 {token_id: bias},
                 "use -100 to 100",
             )
+
+    def _check_beam_search(self) -> None:
+        """Options that would change what is searched are refused; those that only sampling reads
+        have nothing to do.
+        """
+        limit = MAX_LOGPROBS // 2  # beams: each round looks at twice as many tokens
+        _require(self.n <= limit, "n", self.n, f"use 1 to {limit} with use_beam_search")
+        _require(self.best_of in (None, self.n), "best_of", self.best_of, "beams are the best")
+        _require(
+            -10 <= self.length_penalty <= 10, "length_penalty", self.length_penalty, "use -10 to 10"
+        )
+        for name in (
+            *("stop", "stop_token_ids", "min_tokens", "prompt_logprobs", "logit_bias", "bad_words"),
+            *("allowed_token_ids", "logits_processors", "dry_multiplier", "grammar"),
+        ):
+            value = getattr(self, name)
+            is_unused = value is None or not value
+            _require(is_unused, name, value, "leave it out with use_beam_search")
 
     @property
     def is_greedy(self) -> bool:

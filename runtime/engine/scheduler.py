@@ -1,5 +1,4 @@
-"""Which tokens of which sequences run in the next step: first come, first served, under a token
-budget.
+"""Which tokens of which sequences run in the next step: by rank, under a token budget.
 
 Running sequences that decode always get their one token; what is left of the budget goes to prefill
 chunks in order of arrival, then to waiting sequences. When blocks run out, the latest arrival is
@@ -47,7 +46,7 @@ class Scheduler:
         self.token_budget = token_budget
         self.is_chunked = is_chunked
         self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # by arrival
+        self.running: list[Sequence] = []  # by rank
         self.num_preemptions = 0
         self.prefix_queries = 0  # tokens looked up
         self.prefix_hits = 0  # tokens found
@@ -58,7 +57,11 @@ class Scheduler:
         self._resets: list[SlotReset] = []
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        """Queue a sequence behind those of its rank or a lower one."""
+        place = len(self.waiting)
+        while place and sequence.rank < self.waiting[place - 1].rank:
+            place -= 1
+        self.waiting.insert(place, sequence)
 
     def schedule(self) -> tuple[StepPlan, list[Sequence]] | None:
         """The next step and its sequences, row by row; None when nothing can run."""
@@ -137,7 +140,7 @@ class Scheduler:
         self._leave(sequence)
         sequence.status = Status.WAITING
         sequence.num_computed = 0
-        self.waiting.appendleft(sequence)
+        self.add(sequence)
         self.num_preemptions += 1
 
     def _admit(self, chunks: list[tuple[Sequence, int]]) -> None:
@@ -212,9 +215,9 @@ class Scheduler:
         sequence.status = Status.RUNNING
         sequence.slot = self._free_slots.pop()
         position = len(self.running)
-        while position and sequence.order < self.running[position - 1].order:
+        while position and sequence.rank < self.running[position - 1].rank:
             position -= 1
-        self.running.insert(position, sequence)  # a resumed sequence keeps its place by arrival
+        self.running.insert(position, sequence)  # a resumed sequence keeps its place
         counted = None
         if _has_penalty(sequence):
             known = tuple(sequence.token_ids)

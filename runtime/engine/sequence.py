@@ -73,6 +73,11 @@ class Sequence:
         return len(self.request.prompt_token_ids)
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """The lowest is served first and preempted last."""
+        return (self.request.priority, self.order)
+
+    @property
     def has_bias(self) -> bool:
         return self.rules.bias is not None or self.is_stop_banned
 

@@ -143,8 +143,14 @@ class AnthropicMessages:
         prepared = await prepare_chat(
             self._service, call.body.prompt, options.params, options.grammar
         )
-        arrival_s, salt = call.record.arrival_s, options.cache_salt
-        request = Request(call.id, prepared.token_ids, prepared.params, arrival_s, salt)
+        request = Request(
+            call.id,
+            prepared.token_ids,
+            prepared.params,
+            call.record.arrival_s,
+            options.cache_salt,
+            priority=options.priority,
+        )
         generation = call.generation([request])
         message = GrowingMessage(call.id, call.engine.model_name, generation.usage)
         events = grow(message, generation, prepared.replies)

@@ -4,6 +4,7 @@ What every route that reads a body does in the same way stands here, so that a r
 only what it reads and what it answers. A route object is made once per engine, a Call per request.
 """
 
+import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -29,6 +30,8 @@ from runtime.server.sse import EventStream
 
 Body = TypeVar("Body")
 
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # goes into answers, events and the log
+
 
 @dataclass(frozen=True)
 class Service:
@@ -46,8 +49,8 @@ class Service:
         """Read and check the body of a request. Raises ApiError."""
         fields = Fields(await read_body(http_request))
         record = record_of(http_request)
-        record.request_id = f"{id_prefix}{uuid.uuid4().hex}"
         body = self.read(fields, read)
+        record.request_id = id_prefix + (fields.string("request_id") or uuid.uuid4().hex)
         unknown = fields.unknown()
         if unknown and self.has_strict_fields:
             message = f"{unknown[0]!r} is not a field of {http_request.url.path}; leave it out"
@@ -58,6 +61,9 @@ class Service:
     def read(self, fields: Fields, read: Callable[[Fields], Body]) -> Body:
         """Check the model of a body, absent meaning the one that is served, and then the rest."""
         self.check_model(fields.string("model"))
+        request_id = fields.string("request_id")
+        if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
+            raise bad_request("request_id", "request_id must be 1 to 64 letters, digits, _ or -")
         return read(fields)
 
     def check_model(self, asked: str | None) -> None:

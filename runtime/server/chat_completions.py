@@ -13,7 +13,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from runtime.engine.request import CompletionDelta, Request, RequestDelta, RequestOutput
+from runtime.engine.request import CompletionDelta, Request, RequestDelta, RequestOutput, as_delta
 from runtime.reply.parts import Part
 from runtime.server.call import Service
 from runtime.server.chat_message import chat_delta, chat_message
@@ -22,7 +22,7 @@ from runtime.server.chunks import stream_chunks
 from runtime.server.endpoint import Endpoint
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
-from runtime.server.generation import Generation, as_delta
+from runtime.server.generation import Generation
 from runtime.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from runtime.server.not_supported import CHAT_OPTIONS, refuse_unsupported
 from runtime.server.prepared_chat import prepare_chat
@@ -109,14 +109,21 @@ class ChatCompletions:
             prepared.params,
             call.record.arrival_s,
             body.options.cache_salt,
+            priority=body.options.priority,
         )
         generation = call.generation([request])
         names = TokenNames(call.engine.tokenizer, body.options.is_tokens_as_ids)
-        choices = _Choices(prepared.replies, names, generation.usage)
+        has_ids = body.options.has_token_ids
+        choices = _Choices(prepared.replies, names, generation.usage, has_token_ids=has_ids)
+        prompt_ids = {"prompt_token_ids": prepared.token_ids} if has_ids else {}
         if body.options.is_stream:
             head = call.head("chat.completion.chunk")
-            return call.stream(stream_chunks(generation, body.options, head, choices.render))
-        return await call.whole(self._whole(call.head("chat.completion"), generation, choices))
+            return call.stream(
+                stream_chunks(generation, body.options, head, choices.render, prompt_ids)
+            )
+        return await call.whole(
+            self._whole(call.head("chat.completion") | prompt_ids, generation, choices)
+        )
 
     async def _whole(
         self, head: dict[str, Any], generation: Generation, choices: "_Choices"
@@ -139,8 +146,11 @@ class ChatCompletions:
 class _Choices:
     """The choices of one answer, as messages and as chunks."""
 
-    def __init__(self, replies: Replies, names: TokenNames, usage: Usage) -> None:
+    def __init__(
+        self, replies: Replies, names: TokenNames, usage: Usage, *, has_token_ids: bool
+    ) -> None:
         self.names = names
+        self._has_token_ids = has_token_ids
         self._replies = replies
         self._usage = usage
         self._begun: set[int] = set()
@@ -164,14 +174,16 @@ class _Choices:
             delta = {"role": "assistant", "content": ""}
             yield {"index": news.index, "delta": delta, "logprobs": None, "finish_reason": None}
         delta = chat_delta(self.push(news))
-        if delta or news.logprobs or news.finish_reason is not None:
+        has_ids = self._has_token_ids and news.token_ids
+        if delta or news.logprobs or has_ids or news.finish_reason is not None:
             yield {"index": news.index, "delta": delta} | self._end(news)
 
     def _end(self, news: CompletionDelta) -> dict[str, Any]:
         """What a choice holds besides its text."""
         logprobs = None if news.logprobs is None else chat_logprobs(news.logprobs, self.names)
-        return {
+        end = {
             "logprobs": logprobs,
             "finish_reason": self._replies.finish_reason(news),
             "stop_reason": news.stop_reason,
         }
+        return end | {"token_ids": news.token_ids} if self._has_token_ids else end

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from runtime.engine.request import CompletionDelta, RequestDelta
+from runtime.server.coalesced import coalesced
 from runtime.server.generation import Generation
 from runtime.server.json_text import json_text
 from runtime.server.protocol import GenerationOptions
@@ -37,17 +38,23 @@ async def stream_chunks(
     options: GenerationOptions,
     head: Mapping[str, Any],
     render: RenderChoice,
+    first: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """The events of an answer: its chunks as tokens come, the usage where asked for, and the end
-    mark.
+    mark. `first` are further fields of the first chunk.
     """
     writer = ChunkWriter(head, options.has_stream_usage)
+    now = ChunkWriter({**head, **first}, options.has_stream_usage) if first else writer
     is_continuous = options.has_stream_usage and options.has_continuous_usage
-    async with aclosing(generation.deltas()) as deltas:
+    deltas = generation.deltas()
+    if options.stream_interval > 1:
+        deltas = coalesced(deltas, options.stream_interval)
+    async with aclosing(deltas):
         async for prompt_index, delta in deltas:
             for news in delta.completions:
                 for choice in render(prompt_index, delta, news):
-                    yield writer.write([choice], generation.usage.body if is_continuous else None)
+                    yield now.write([choice], generation.usage.body if is_continuous else None)
+                    now = writer
     if options.has_stream_usage:
         yield writer.write([], generation.usage.body)
     yield DONE

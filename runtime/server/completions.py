@@ -12,13 +12,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from runtime.engine.async_engine import AsyncEngine
-from runtime.engine.request import CompletionDelta, Request, RequestDelta, TokenLogprob
+from runtime.engine.request import CompletionDelta, Request, RequestDelta, TokenLogprob, as_delta
 from runtime.server.call import Service
 from runtime.server.chunks import RenderChoice, stream_chunks
 from runtime.server.endpoint import Endpoint
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
-from runtime.server.generation import Generation, as_delta, fit_context
+from runtime.server.generation import Generation, fit_context, truncated
 from runtime.server.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
 from runtime.server.not_supported import COMPLETION_OPTIONS, refuse_unsupported
 from runtime.server.prompts import Prompt, encode_prompt, read_prompts
@@ -92,6 +92,8 @@ class _Choice:
         skips_special = body.options.params.skip_special_tokens
         self._logprobs = None if count is None else CompletionLogprobs(names, count, skips_special)
         self._echo = prompt_text if body.is_echo else None
+        self._has_token_ids = body.options.has_token_ids
+        self._unsaid_prompt: tuple[int, ...] | None = request.prompt_token_ids
 
     def render(
         self, news: CompletionDelta, prompt_entries: Sequence[TokenLogprob | None] | None
@@ -109,18 +111,25 @@ class _Choice:
             logprobs = (
                 {name: logprobs[name] + tokens[name] for name in tokens} if logprobs else tokens
             )
-        return {
+        choice = {
             "index": self._index,
             "text": text,
             "logprobs": logprobs,
             "finish_reason": news.finish_reason,
             "stop_reason": news.stop_reason,
         }
+        if self._has_token_ids:
+            choice |= {"prompt_token_ids": self._unsaid_prompt, "token_ids": news.token_ids}
+            self._unsaid_prompt = None  # vLLM: in the first chunk only
+        return choice
 
     def is_silent(self, news: CompletionDelta) -> bool:
         """The delta gives a client nothing to see yet."""
         has_news = (
-            news.text or news.finish_reason or self._echo or (self._logprobs and news.token_ids)
+            news.text
+            or news.finish_reason
+            or self._echo
+            or ((self._logprobs or self._has_token_ids) and news.token_ids)
         )
         return not has_news
 
@@ -159,6 +168,7 @@ class Completions:
             token_ids = await encode_prompt(
                 self._engine, prompt, add_special_tokens=body.has_special_tokens
             )
+            token_ids = truncated(token_ids, body.options.params, self._engine.max_model_len)
             params = fit_context(
                 body.options.params,
                 len(token_ids),
@@ -172,6 +182,7 @@ class Completions:
                 params,
                 call.record.arrival_s,
                 body.options.cache_salt,
+                priority=body.options.priority,
             )
             requests.append(request)
         generation = call.generation(requests, is_score_only=body.is_score_only)

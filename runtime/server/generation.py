@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.request import (
     CompletionDelta,
-    CompletionOutput,
     Request,
     RequestDelta,
     RequestOutput,
@@ -58,6 +57,18 @@ def fit_context(
     return params
 
 
+def truncated(
+    token_ids: tuple[int, ...], params: SamplingParams, max_model_len: int
+) -> tuple[int, ...]:
+    """The end of a prompt, as long as truncate_prompt_tokens asks; -1 leaves room for
+    max_tokens.
+    """
+    kept = params.truncate_prompt_tokens
+    if kept == -1:
+        kept = max(1, max_model_len - (params.max_tokens or 1))
+    return token_ids if kept is None else token_ids[-kept:]
+
+
 def _without_tokens(news: CompletionDelta) -> CompletionDelta:
     """A completion of no tokens, which `max_tokens: 0` asks for."""
     return CompletionDelta(
@@ -65,21 +76,6 @@ def _without_tokens(news: CompletionDelta) -> CompletionDelta:
         text="",
         logprobs=None if news.logprobs is None else (),
         finish_reason="length" if news.finish_reason else None,
-    )
-
-
-def as_delta(output: CompletionOutput) -> CompletionDelta:
-    """A whole completion as one delta, so that streamed and whole answers are rendered by the same
-    code.
-    """
-    logprobs = None if output.logprobs is None else tuple(output.logprobs)
-    return CompletionDelta(
-        output.index,
-        output.text,
-        tuple(output.token_ids),
-        logprobs,
-        output.finish_reason,
-        output.stop_reason,
     )
 
 

@@ -18,8 +18,11 @@ def _is_set(value: Any) -> bool:
 
 
 _BOTH: dict[str, Callable[[Any], bool]] = {
-    "use_beam_search": _is_set,
-    "truncate_prompt_tokens": _is_set,
+    "kv_transfer_params": _is_set,
+    "repetition_detection": _is_set,
+    "logprob_token_ids": _is_set,
+    "mirostat": lambda value: value not in (None, 0),
+    "dynatemp_range": lambda value: value not in (None, 0),
 }
 COMPLETION_OPTIONS = _BOTH | {"suffix": _is_set, "prompt_embeds": _is_set}
 CHAT_OPTIONS = _BOTH | {

@@ -12,7 +12,7 @@ from runtime.reply.formats import ReplyFormat
 from runtime.server.call import Service
 from runtime.server.chat_prompt import ChatPrompt
 from runtime.server.errors import bad_request
-from runtime.server.generation import fit_context
+from runtime.server.generation import fit_context, truncated
 from runtime.server.replies import Replies
 from runtime.server.structured_outputs import AskedGrammar, check_grammar
 from runtime.server.tools import ToolOptions
@@ -47,7 +47,7 @@ async def prepare_chat(
     grammar = _grammar(reply_format, prompt.tools, asked, tokenizer)
     if grammar is not None:
         await check_grammar(engine, grammar)
-    token_ids = await prompt.token_ids(engine)
+    token_ids = truncated(await prompt.token_ids(engine), params, engine.max_model_len)
     params = fit_context(
         params,
         len(token_ids),

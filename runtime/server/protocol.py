@@ -29,10 +29,12 @@ _NUMBERS = (
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",
+    "length_penalty",
 )
 _INTEGERS = (
     *("n", "top_k", "seed", "min_tokens", "prompt_logprobs"),
     *("dry_allowed_length", "dry_penalty_last_n"),
+    *("best_of", "truncate_prompt_tokens"),
 )
 # Accepted because clients send them, and without effect here.
 _HARMLESS = ("user", "store", "metadata", "service_tier")
@@ -49,6 +51,9 @@ class GenerationOptions:
     has_continuous_usage: bool
     is_tokens_as_ids: bool
     cache_salt: str
+    priority: int
+    has_token_ids: bool
+    stream_interval: int  # tokens per event
 
 
 def read_options(
@@ -75,7 +80,7 @@ def read_options(
     for name in _INTEGERS:
         if (integer := fields.integer(name)) is not None:
             params[name] = integer
-    for name in ("ignore_eos", "include_stop_str_in_output"):
+    for name in ("ignore_eos", "include_stop_str_in_output", "use_beam_search"):
         params[name] = fields.boolean(name)
     params["skip_special_tokens"] = fields.boolean("skip_special_tokens", True)
     params["stop"] = fields.strings(stop_name)
@@ -108,11 +113,12 @@ def read_options(
         names = {"max_tokens": max_tokens_name, "logprobs": logprobs_name, "stop": stop_name}
         name = names.get(error.parameter, error.parameter)
         raise bad_request(name, str(error).replace(error.parameter, name, 1)) from None
-    best_of = fields.integer("best_of")
-    if best_of not in (None, sampling.n):
-        raise bad_request(
-            "best_of", f"best_of={best_of} must equal n={sampling.n}: completions are not ranked"
-        )
+    if is_stream and sampling.best_of not in (None, sampling.n):
+        message = f"best_of={sampling.best_of} is known at the end only; leave stream out"
+        raise bad_request("best_of", message)
+    interval = fields.integer("stream_interval")
+    if interval is not None and interval < 1:
+        raise bad_request("stream_interval", f"stream_interval={interval} must be at least 1")
     return GenerationOptions(
         params=sampling,
         grammar=asked,
@@ -121,6 +127,9 @@ def read_options(
         has_continuous_usage=stream_options.boolean("continuous_usage_stats"),
         is_tokens_as_ids=fields.boolean("return_tokens_as_token_ids"),
         cache_salt=fields.string("cache_salt") or "",
+        priority=fields.integer("priority") or 0,
+        has_token_ids=fields.boolean("return_token_ids"),
+        stream_interval=interval or 1,
     )
 
 

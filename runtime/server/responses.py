@@ -91,8 +91,15 @@ class Responses:
         self, call: Call[ResponseBody], prepared: PreparedChat, stored: StoredResponse
     ) -> tuple[GrowingResponse, AsyncGenerator[Event, None]]:
         """The response that will grow in `stored`, and its events, which make it grow."""
-        salt, arrival_s = call.body.options.cache_salt, call.record.arrival_s
-        request = Request(call.id, prepared.token_ids, prepared.params, arrival_s, salt)
+        options = call.body.options
+        request = Request(
+            call.id,
+            prepared.token_ids,
+            prepared.params,
+            call.record.arrival_s,
+            options.cache_salt,
+            priority=options.priority,
+        )
         generation = call.generation([request])
         growing = GrowingResponse(
             stored.body,

@@ -4,6 +4,7 @@ Oracle throughout: `solo`, greedy decoding by full recomputation with LLM.logits
 holds against transformers), unless a test names another.
 """
 
+import asyncio
 import functools
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from runtime import LLM, SamplingParams
 from runtime.config import ConfigError
+from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.request import Request, RequestOutput
 from runtime.engine.sampling_params import ParameterError
 
@@ -307,3 +309,91 @@ def test_a_model_that_cannot_be_split_says_which_sizes_work(folder):
         LLM(str(folder), tensor_parallel_size=9)
     with pytest.raises(ConfigError, match=r"'1,99' is not usable: .* has no device 99"):
         LLM(str(folder), devices="1,99")
+
+
+def beams_by_hand(llm, prompt, width, max_tokens, length_penalty):
+    """vLLM's loop over log-softmax of LLM.logits: [(tokens, log-probability)], best first."""
+
+    def log_softmax(tokens):
+        logits = llm.logits(tokens)[-1].astype(np.float64)
+        return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+
+    beams, done = [((), 0.0)], []
+    for _ in range(max_tokens):
+        grown = []
+        for tokens, total in beams:
+            scores = log_softmax(list(prompt + tokens))
+            for token_id in np.argsort(-scores, kind="stable")[: 2 * width].tolist():
+                if token_id == EOS:
+                    done.append((tokens, total + scores[token_id]))
+                else:
+                    grown.append(((*tokens, token_id), total + scores[token_id]))
+
+        def score(beam):
+            return beam[1] / (len(prompt) + len(beam[0])) ** length_penalty
+
+        beams = sorted(grown, key=score, reverse=True)[:width]
+    return sorted(done + beams, key=score, reverse=True)[:width]
+
+
+@pytest.mark.parametrize(("width", "length_penalty"), [(1, 1.0), (3, 1.0), (4, 3.0)])
+def test_beam_search_finds_the_beams_of_a_loop_by_hand(llm, width, length_penalty):
+    """Oracle: beams_by_hand. Beams share cached blocks."""
+    prompt = tuple(np.random.default_rng(21).integers(2, VOCAB, 11).tolist())
+    params = SamplingParams(
+        n=width, use_beam_search=True, length_penalty=length_penalty, max_tokens=5, logprobs=1
+    )
+    hits = llm.engine.stats().prefix_hits
+    output = llm.generate(list(prompt), params)[0]
+    expected = beams_by_hand(llm, prompt, width, 5, length_penalty)
+    assert [tuple(one.token_ids) for one in output.outputs] == [tokens for tokens, _ in expected]
+    for one, (_, total) in zip(output.outputs, expected, strict=True):
+        assert len(one.logprobs) == len(one.token_ids)
+        if one.finish_reason == "length":
+            assert abs(sum(entry.logprob for entry in one.logprobs) - total) < 1e-3
+    assert llm.engine.stats().prefix_hits > hits
+    assert_idle(llm)
+
+
+def test_best_of_gives_the_likeliest_of_what_it_draws(llm):
+    """Oracle: all candidates of the same seed, ranked by mean log-probability."""
+    options = {"max_tokens": 6, "seed": 5, "ignore_eos": True}
+    prompt = [5, 6, 7]
+    everyone = llm.generate(prompt, SamplingParams(n=5, logprobs=0, **options))[0].outputs
+    ranked = sorted(everyone, key=lambda one: -np.mean([e.logprob for e in one.logprobs]))
+    (found,) = llm.generate(prompt, SamplingParams(n=2, best_of=5, **options))
+    assert [one.token_ids for one in found.outputs] == [one.token_ids for one in ranked[:2]]
+    assert [(one.index, one.logprobs) for one in found.outputs] == [(0, None), (1, None)]
+
+
+def test_one_engine_behind_asyncio_answers_beam_search_and_best_of_alike(llm):
+    """Oracle: the offline interface. A request id can run once at a time."""
+    prompt = (5, 6, 7)
+    for options in ({"use_beam_search": True, "n": 2}, {"best_of": 3, "n": 2, "seed": 1}):
+        params = SamplingParams(max_tokens=4, **options)
+        offline = llm.generate(list(prompt), params)[0]
+
+        async def ask(params=params):
+            engine = AsyncEngine(llm.engine)
+            deltas = [delta async for delta in engine.generate(Request("r", prompt, params))]
+            await engine.aclose()
+            return deltas
+
+        (delta,) = asyncio.run(ask())
+        assert [list(one.token_ids) for one in delta.completions] == [
+            one.token_ids for one in offline.outputs
+        ]
+
+    async def ask_twice():
+        engine = AsyncEngine(llm.engine)
+        request = Request("same", prompt, SamplingParams(max_tokens=20, **GREEDY))
+        first = engine.generate(request)
+        await anext(first)
+        with pytest.raises(ParameterError, match="already running"):
+            await anext(engine.generate(request))
+        await first.aclose()
+        await engine.aclose()
+
+    asyncio.run(ask_twice())
+    llm.step()
+    assert_idle(llm)

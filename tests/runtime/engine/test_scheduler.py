@@ -338,3 +338,19 @@ def test_without_recurrent_layers_a_plan_names_no_state():
     scheduler.add(sequence([2] * 9, 3, 0))
     (row,) = scheduler.schedule()[0].rows
     assert (row.state_from, row.state_to, len(row.token_ids)) == (None, None, 9)
+
+
+def test_the_lowest_priority_number_runs_first_and_is_preempted_last():
+    """Oracle: (priority, arrival), sorted."""
+    scheduler = make(max_num_seqs=2, budget=20)
+    everyone = []
+    for order, priority in enumerate((5, 0, 5, -1, 0)):
+        one = sequence([2, 3], 6, order)
+        one.request = dataclasses.replace(one.request, priority=priority)
+        everyone.append(one)
+        scheduler.add(one)
+    assert [one.order for one in scheduler.waiting] == [3, 1, 4, 0, 2]
+    scheduler.schedule()
+    assert [one.order for one in scheduler.running] == [3, 1]
+    scheduler._preempt(scheduler.running[-1])
+    assert [one.order for one in scheduler.waiting] == [1, 4, 0, 2]

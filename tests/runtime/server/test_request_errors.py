@@ -80,7 +80,7 @@ WRONG_IN_BOTH = [
     ("prompt_logprobs", -1),
     ("prompt_logprobs", 21),
     ("prompt_logprobs", True),
-    ("best_of", 2),
+    ("best_of", 0),
     ("stream", "maybe"),
     ("stream", 1),
     ("stream_options", {"include_usage": True}),
@@ -90,9 +90,6 @@ WRONG_IN_BOTH = [
     ("return_tokens_as_token_ids", 0),
     ("response_format", "json"),
     ("guided_grammar", "root ::= 'a'"),
-    ("use_beam_search", True),
-    ("bad_words", ["a"]),
-    ("allowed_token_ids", [1]),
 ]
 
 
