@@ -21,8 +21,8 @@ NormKind = Literal["rms", "rms_offset", "layer", "layer_biased"]
 NormPlacement = Literal["before", "around", "after"]
 # The norm of queries and keys before the rotary embedding: none; per head, one weight for all
 # heads; per head, each with its own weight (StableLM: LayerNorm without bias); over all heads at
-# once (OLMo 2).
-QkNorm = Literal["none", "head", "own_head", "all_heads"]
+# once (OLMo 2); per head without a weight (Llama 4, after the rotation there, which is the same).
+QkNorm = Literal["none", "head", "own_head", "all_heads", "weightless"]
 
 Stack = tuple[int, ...]  # the layers that a stacked parameter holds, in order
 
@@ -114,6 +114,8 @@ class AttentionConfig:
     name: str = "attention"
     scale: float | None = None  # of the scores; None = head_dim ** -0.5
     softcap: float = 0.0  # of the scores; 0 = off
+    chunk: int = 0  # tokens; none sees across the multiples of this; 0 = off
+    has_sinks: bool = False  # one further logit per head in the softmax (gpt-oss)
     has_qkv_bias: bool = False
     has_output_bias: bool = False
     qk_norm: QkNorm = "none"
@@ -355,6 +357,7 @@ class DecoderConfig:
     # (Gemma 3n, 4); 0 = none.
     per_layer_dim: int = 0
     per_layer_vocab_size: int = 0  # tokens it has; the others read those of token 0
+    experts_beside: MoeConfig | None = None  # beside the MLP of every layer (Gemma 4)
     has_logit_bias: bool = False
     logit_scale: float = 1.0
     logit_softcap: float = 0.0  # 0 = off
@@ -428,6 +431,12 @@ class DecoderConfig:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def parts(self) -> tuple[MixerConfig | AnyMlpConfig, ...]:
+        """Everything that layers are made of."""
+        beside = () if self.experts_beside is None else (self.experts_beside,)
+        return (*self.mixers, *self.mlps, *beside)
 
     def ropes_of(self, mixer: str) -> tuple[RopeConfig, ...]:
         """The rotary embeddings of the layers with this mixer."""

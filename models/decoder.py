@@ -89,8 +89,12 @@ class Block(nnx.Module):
         if self.is_parallel:
             return self.add(x, branch + getattr(self, made.mlp)(inward, at)), cache
         x = self.add(x, normed(self.attention_output_norm, branch, at))
-        branch = getattr(self, made.mlp)(normed(self.mlp_norm, x, at), at)
+        branch = self.mlp_branch(x, at, made)
         return self.add(x, normed(self.mlp_output_norm, branch, at)), cache
+
+    def mlp_branch(self, x: jax.Array, at: LayerInput, made: LayerConfig) -> jax.Array:
+        """What the MLP makes of the residual stream x [T, D]."""
+        return getattr(self, made.mlp)(normed(self.mlp_norm, x, at), at)
 
     def add(self, x: jax.Array, branch: jax.Array) -> jax.Array:
         """The residual stream x [T, D] with a branch's output."""

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 
 from models import decoder
 from models.cache import Cache
-from models.config import DecoderConfig, LayerConfig
+from models.config import DecoderConfig, LayerConfig, MoeConfig
 from models.hf_config import (
+    EXPERT_COUNTS,
     HFConfig,
     attention_config,
     biases,
@@ -28,8 +29,10 @@ from models.hf_config import (
     rope_entry,
     section,
 )
+from models.hf_moe import fused_expert_weights, moe_config, routing_config
 from models.hf_names import AROUND_NORM_WEIGHTS, COMMON_WEIGHTS, PER_LAYER_WEIGHTS, of_part
 from models.inputs import LayerInput
+from models.layers.moe_beside import MoeBesideMLP
 from models.layers.parameter import parameter
 from models.layers.per_layer import PerLayerBranch
 from models.naming import WeightMap
@@ -86,7 +89,7 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     return decoder_config(
         config,
         windows,
-        understood=("attention_bias", "final_logit_softcapping"),
+        understood=("attention_bias", "final_logit_softcapping", *EXPERT_COUNTS),
         activation_name="hidden_activation",
         layers=layers,
         mixers=mixers_of(
@@ -114,8 +117,18 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         embed_scale=integer(config, "hidden_size") ** 0.5,
         per_layer_dim=config["hidden_size_per_layer_input"] or 0,
         per_layer_vocab_size=integer(config, "vocab_size_per_layer_input"),
+        experts_beside=_experts(config),
         logit_softcap=optional_positive(config, "final_logit_softcapping"),
     )
+
+
+def _experts(config: HFConfig) -> MoeConfig | None:
+    """The experts beside the MLP of every layer."""
+    if not flag(config, "enable_moe_block"):
+        return None
+    per_token = integer(config, "top_k_experts")
+    routing = routing_config(config | {"num_experts_per_tok": per_token}, is_renormalised=True)
+    return moe_config(config, routing, "hidden_activation")
 
 
 def _global_sizes(config: HFConfig, windows: tuple[int, ...]) -> dict[str, int]:
@@ -143,6 +156,8 @@ class Block(decoder.Block):
         super().__init__(config, dtype)
         activation = config.mlps[0].activation
         self.per_layer = PerLayerBranch(config, activation, dtype) if config.per_layer_dim else None
+        beside = config.experts_beside
+        self.moe = MoeBesideMLP(config, config.mlps[0], beside, dtype) if beside else None
         self.scale = parameter((1,), (None,), dtype, stack=tuple(range(config.num_layers)))
 
     def __call__(
@@ -153,15 +168,27 @@ class Block(decoder.Block):
             x = x + self.per_layer(x, at)
         return x * at_layer(self.scale[...], at.layer), cache
 
+    def mlp_branch(self, x: jax.Array, at: LayerInput, made: LayerConfig) -> jax.Array:
+        dense = super().mlp_branch(x, at, made)
+        return dense if self.moe is None else self.moe(x, dense, at)
+
 
 class Decoder(decoder.Decoder):
     block_class = Block
 
 
+_LAYER = "model.layers.{layer}."
 WEIGHTS: WeightMap = {
     **SHARED_KV_WEIGHTS,
     **AROUND_NORM_WEIGHTS,
     **PER_LAYER_WEIGHTS,
     **of_part("wide_mlp", "mlp", COMMON_WEIGHTS),
     "layers.scale": "model.layers.{layer}.layer_scalar",
+    **of_part("moe.experts", "moe", fused_expert_weights(_LAYER + "experts")),
+    "layers.moe.experts.router.weight": _LAYER + "router.proj.weight",
+    "layers.moe.router_scale": _LAYER + "router.scale",
+    "layers.moe.expert_scale": _LAYER + "router.per_expert_scale",
+    "layers.moe.dense_output_norm.weight": _LAYER + "post_feedforward_layernorm_1.weight",
+    "layers.moe.norm.weight": _LAYER + "pre_feedforward_layernorm_2.weight",
+    "layers.moe.output_norm.weight": _LAYER + "post_feedforward_layernorm_2.weight",
 }

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from models.config import MoeConfig, RoutingConfig
-from models.hf_config import EXPERT_COUNTS, HFConfig, activation, flag, integer, positive
+from models.hf_config import (
+    EXPERT_COUNTS,
+    HFConfig,
+    activation,
+    flag,
+    integer,
+    layer_kinds,
+    positive,
+)
 from models.naming import AnySource, Shape, Source
 
 
@@ -36,10 +44,12 @@ def biased_sigmoid_routing(config: HFConfig, **fields: Any) -> RoutingConfig:
     return routing_config(config, **values | fields)
 
 
-def moe_config(config: HFConfig, routing: RoutingConfig, **fields: Any) -> MoeConfig:
+def moe_config(
+    config: HFConfig, routing: RoutingConfig, activation_name: str = "hidden_act", **fields: Any
+) -> MoeConfig:
     """The experts' size and activation, and how many shared experts there are."""
     mlp_dim = fields.pop("mlp_dim", None) or integer(config, "moe_intermediate_size")
-    values: dict[str, Any] = {"activation": activation(config, "hidden_act")}
+    values: dict[str, Any] = {"activation": activation(config, activation_name)}
     if config.get("n_shared_experts"):
         values["shared_mlp_dim"] = integer(config, "n_shared_experts") * mlp_dim
     return MoeConfig(routing, mlp_dim, **values | fields)
@@ -49,16 +59,12 @@ def sparse_layers(config: HFConfig, is_sparse: Callable[[int], bool]) -> tuple[b
     """Which layers have experts: said by `mlp_layer_types`, in files without by the family's rule
     `is_sparse(layer)`.
     """
-    num_layers = integer(config, "num_hidden_layers")
-    kinds = config.get("mlp_layer_types")
-    if kinds is None:
-        return tuple(is_sparse(layer) for layer in range(num_layers))
-    known = isinstance(kinds, list) and all(kind in ("dense", "sparse") for kind in kinds)
-    if not known or len(kinds) != num_layers:
-        raise ValueError(
-            f"config.json: mlp_layer_types must say dense or sparse for each of {num_layers} "
-            f"layers, got {kinds!r}"
-        )
+    kinds = layer_kinds(
+        config,
+        ("dense", "sparse"),
+        lambda layer: "sparse" if is_sparse(layer) else "dense",
+        name="mlp_layer_types",
+    )
     return tuple(kind == "sparse" for kind in kinds)
 
 

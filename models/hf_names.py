@@ -4,9 +4,12 @@ A later entry replaces an earlier one of the same parameter; entries that a conf
 for are not looked at.
 """
 
-# What all families share. Norms of the branches differ: one of the tables below, or the family's.
 from collections.abc import Mapping
+from typing import TypeVar
 
+AnyPattern = TypeVar("AnyPattern")
+
+# What all families share. Norms of the branches differ: one of the tables below, or the family's.
 COMMON_WEIGHTS = {
     "embed.weight": "model.embed_tokens.weight",
     "layers.attention_norm.weight": "model.layers.{layer}.input_layernorm.weight",
@@ -57,7 +60,7 @@ LAYER_NORM_BIASES = {
 }
 
 
-def of_part(name: str, part: str, weights: Mapping[str, str]) -> dict[str, str]:
+def of_part(name: str, part: str, weights: Mapping[str, AnyPattern]) -> dict[str, AnyPattern]:
     """The entries of `part` ("attention", "mlp") for another mixer or MLP, called `name`, that a
     checkpoint names alike.
     """

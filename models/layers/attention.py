@@ -13,7 +13,9 @@ from models.config import AttentionConfig, DecoderConfig, QueryGrowth
 from models.inputs import LayerInput
 from models.layers.linear import Linear
 from models.layers.norm import Norm, norm, root_mean_square_normed
+from models.layers.parameter import parameter
 from models.layers.rotary import apply_rotary
+from models.weight import at_layer
 from pallas_kernels.paged_attention import paged_attention
 
 NOWHERE = jnp.iinfo(jnp.int32).max  # a slot past every cache
@@ -46,6 +48,11 @@ class Attention(nnx.Module):
         self.key_norm = (
             _head_norm(decoder, config, config.num_kv_heads, "kv_heads", dtype) if has_key else None
         )
+        self.sinks = (
+            parameter((config.num_heads,), ("heads",), dtype, stack=stack)
+            if config.has_sinks
+            else None
+        )
         self.norm_eps = decoder.norm_eps
         self.source_layers = len(decoder.stack(config.reads or config.name))
         self.config = config
@@ -76,11 +83,20 @@ class Attention(nnx.Module):
 
         @functools.partial(
             jax.shard_map,
-            in_specs=(Q_SPEC, KV_TOKEN_SPEC, KV_TOKEN_SPEC, KV_SPEC, spec(), spec(), spec()),
+            in_specs=(
+                Q_SPEC,
+                KV_TOKEN_SPEC,
+                KV_TOKEN_SPEC,
+                KV_SPEC,
+                spec(),
+                spec(),
+                spec("heads"),
+                spec(),
+            ),
             out_specs=(Q_SPEC, KV_SPEC),
             check_vma=False,
         )
-        def attend(q, k, v, cache, layer, window, batch):
+        def attend(q, k, v, cache, layer, window, sinks, batch):
             if k is None:
                 k = v = jnp.zeros((q.shape[0], *cache.k.shape[-2:]), q.dtype)
                 batch = replace(batch, slot_mapping=jnp.full_like(batch.slot_mapping, NOWHERE))
@@ -93,12 +109,15 @@ class Attention(nnx.Module):
                 batch,
                 scale=config.score_scale,
                 window=window,
+                chunk=config.chunk,
                 softcap=config.softcap,
+                sinks=sinks,
             )
 
         name = config.reads or config.name
         layer = jnp.int32(self.source_layers - 1) if config.reads else at.mixer
-        out, own = attend(q, k, v, cache[name], layer, at.window, at.step.attention)
+        sinks = None if self.sinks is None else at_layer(self.sinks[...], at.mixer)
+        out, own = attend(q, k, v, cache[name], layer, at.window, sinks, at.step.attention)
         out = jnp.reshape(out, (out.shape[0], -1), out_sharding=spec("token", "heads"))
         if gate is not None:
             out = out * jax.nn.sigmoid(gate)
@@ -111,6 +130,8 @@ class Attention(nnx.Module):
         if norm is not None and self.config.qk_norm == "all_heads":
             return self._heads(norm(x, at.mixer), axis)
         heads = self._heads(x, axis)
+        if self.config.qk_norm == "weightless":
+            return root_mean_square_normed(heads, self.norm_eps).astype(heads.dtype)
         return heads if norm is None else norm(heads, at.mixer)
 
     def _heads(self, x: jax.Array, axis: Axis) -> jax.Array:
@@ -129,7 +150,7 @@ def _head_norm(
         norm, stack=decoder.stack(config.name), eps=decoder.norm_eps, dtype=dtype
     )
     match config.qk_norm:
-        case "none":
+        case "none" | "weightless":
             return None
         case "head":
             return make(kind, size=size)

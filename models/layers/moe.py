@@ -98,7 +98,8 @@ class MoeMLP(nnx.Module):
         expert = jnp.where(is_token[:, None], chosen, num_experts).reshape(-1)
         order = jnp.argsort(expert)
         group_sizes = (expert[:, None] == jnp.arange(num_experts)).sum(0, dtype=jnp.int32)
-        rows, expert = x[order // per_token], expert[order]
+        rows = x[order // per_token]
+        expert = jnp.minimum(expert[order], num_experts - 1)  # padding: any, nobody reads its row
         if is_input_weighted:
             rows = (rows * weights.reshape(-1)[order][:, None]).astype(x.dtype)
 
@@ -110,17 +111,16 @@ class MoeMLP(nnx.Module):
 
         @functools.partial(
             jax.shard_map,
-            in_specs=(spec(), spec(), spec(), *weight_specs, INWARD_BIAS),
+            in_specs=(spec(), spec(), spec(), spec(), *weight_specs, INWARD_BIAS),
             out_specs=spec(),
             check_vma=False,
         )
-        def through(rows, group_sizes, layer, gate, up, down, biases):
+        def through(rows, expert, group_sizes, layer, gate, up, down, biases):
             product = functools.partial(grouped_matmul, group_sizes=group_sizes, layer=layer)
             inward = [product(rows, weight=weight) for weight in (gate, up)]
             if biases is not None:
-                # Padding has no expert; it takes any bias, its row is zero after `down`.
                 inward = [
-                    y + at_layer(bias, layer)[jnp.minimum(expert, num_experts - 1)]
+                    y + at_layer(bias, layer)[expert]
                     for y, bias in zip(inward, biases, strict=True)
                 ]
             partial_sums = product(self._hidden(*inward), weight=down, dtype=jnp.float32)
@@ -129,9 +129,9 @@ class MoeMLP(nnx.Module):
         biases = None
         if self.gate.bias is not None and self.up.bias is not None:
             biases = (self.gate.bias[...], self.up.bias[...])
-        y = through(rows, group_sizes, at.mlp, parts[0], parts[1], parts[2], biases)
+        y = through(rows, expert, group_sizes, at.mlp, parts[0], parts[1], parts[2], biases)
         if self.down.bias is not None:
-            y = y + at_layer(self.down.bias[...], at.mlp)[jnp.minimum(expert, num_experts - 1)]
+            y = y + at_layer(self.down.bias[...], at.mlp)[expert]
         y = jnp.zeros_like(y).at[order].set(y).reshape(num_tokens, per_token, -1)
         if not is_input_weighted:
             y = y * weights[:, :, None]

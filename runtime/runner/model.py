@@ -171,7 +171,7 @@ def _dtype(config: EngineConfig, hf_config: dict[str, Any], device: Device) -> j
 def _check_split(config: DecoderConfig, size: int) -> None:
     """ConfigError unless the parts of every layer divide evenly over the mesh axis "tensor"."""
     parts: dict[str, set[int]] = {}
-    for part in (*config.mixers, *config.mlps):
+    for part in config.parts:
         for name, count in part.split_sizes.items():
             parts.setdefault(name, set()).add(count)
     works = [
