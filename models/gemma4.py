@@ -127,7 +127,7 @@ def _experts(config: HFConfig) -> MoeConfig | None:
     if not flag(config, "enable_moe_block"):
         return None
     per_token = integer(config, "top_k_experts")
-    routing = routing_config(config | {"num_experts_per_tok": per_token}, is_renormalised=True)
+    routing = routing_config({**config, "num_experts_per_tok": per_token}, is_renormalised=True)
     return moe_config(config, routing, "hidden_activation")
 
 
@@ -157,7 +157,7 @@ class Block(decoder.Block):
         activation = config.mlps[0].activation
         self.per_layer = PerLayerBranch(config, activation, dtype) if config.per_layer_dim else None
         beside = config.experts_beside
-        self.moe = MoeBesideMLP(config, config.mlps[0], beside, dtype) if beside else None
+        self.moe = MoeBesideMLP(config, config.mlps[0].name, beside, dtype) if beside else None
         self.scale = parameter((1,), (None,), dtype, stack=tuple(range(config.num_layers)))
 
     def __call__(

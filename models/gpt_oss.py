@@ -14,7 +14,7 @@ from models.hf_config import (
     positive,
     rope_config,
 )
-from models.hf_moe import fused_expert_weights, moe_config, routing_config, sparse_layers
+from models.hf_moe import expert_weights, moe_config, routing_config, sparse_layers
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
 from models.layers.moe import CLAMPED_SLOPE
 from models.naming import WeightMap
@@ -64,8 +64,6 @@ _LAYER = "model.layers.{layer}."
 WEIGHTS: WeightMap = {
     **COMMON_WEIGHTS,
     **PRE_NORM_WEIGHTS,
-    **fused_expert_weights(_LAYER + "mlp.experts", is_paired=True),
-    "layers.moe.router.weight": _LAYER + "mlp.router.weight",
-    "layers.moe.router.bias": _LAYER + "mlp.router.bias",
+    **expert_weights(_LAYER + "mlp", router="router", is_paired=True),
     "layers.attention.sinks": _LAYER + "self_attn.sinks",
 }

@@ -92,14 +92,24 @@ PARTS = ("gate", "up", "down")
 
 
 def expert_weights(
-    mlp: str, projections: Projections = PROJECTIONS, router: str = "gate"
+    mlp: str,
+    projections: Projections = PROJECTIONS,
+    router: str = "gate",
+    *,
+    is_paired: bool = False,
 ) -> dict[str, AnySource]:
-    """Router and experts below `mlp`: a tensor for each expert, or one for all of a layer."""
-    table: dict[str, AnySource] = {"layers.moe.router.weight": f"{mlp}.{router}.weight"}
-    fused = fused_expert_weights(f"{mlp}.experts")
+    """Router and experts below `mlp`: a tensor for each expert, or one for all of a layer, of which
+    fused_expert_weights tells.
+    """
+    table: dict[str, AnySource] = {
+        "layers.moe.router.weight": f"{mlp}.{router}.weight",
+        "layers.moe.router.bias": f"{mlp}.{router}.bias",
+    }
+    fused = fused_expert_weights(f"{mlp}.experts", is_paired=is_paired)
     for part, name in zip(PARTS, projections, strict=True):
-        parameter = f"layers.moe.{part}.weight"
-        table[parameter] = (f"{mlp}.experts.{{expert}}.{name}.weight", fused[parameter])
+        weight, bias = f"layers.moe.{part}.weight", f"layers.moe.{part}.bias"
+        table[weight] = (f"{mlp}.experts.{{expert}}.{name}.weight", fused[weight])
+        table[bias] = (fused[bias], f"{mlp}.experts.{name}.bias")
     return table
 
 

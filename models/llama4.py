@@ -84,7 +84,7 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         ropes=(rope, replace(rope, kind="none")),
         moe=moe_config(
             config,
-            routing_config(config, scores="sigmoid"),
+            routing_config(config, scores="sigmoid", is_renormalised=False),
             mlp_dim=mlp_dim,
             shared_mlp_dim=mlp_dim,
             is_input_weighted=True,

@@ -20,7 +20,7 @@ from models.hf_moe import (
     stepped_layers,
 )
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
-from models.naming import WeightMap
+from models.naming import Source, WeightMap
 
 # What transformers assumes where config.json is silent.
 DEFAULTS = {
@@ -60,5 +60,7 @@ WEIGHTS: WeightMap = {
     **PRE_NORM_WEIGHTS,
     **expert_weights(_MLP),
     **shared_expert_weights(f"{_MLP}.shared_expert"),
-    "layers.moe.shared_gate.weight": f"{_MLP}.shared_expert_gate.weight",
+    "layers.moe.shared_gate.weight": Source(  # GGUF files store [1, D] as [D]
+        f"{_MLP}.shared_expert_gate.weight", lambda values, want: values.reshape(want)
+    ),
 }

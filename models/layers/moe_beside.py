@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.config import DecoderConfig, MlpConfig, MoeConfig
+from models.config import DecoderConfig, MoeConfig
 from models.inputs import LayerInput
 from models.layers.moe import MoeMLP
 from models.layers.norm import norm, root_mean_square_normed
@@ -22,13 +22,13 @@ from models.weight import at_layer
 
 
 class MoeBesideMLP(nnx.Module):
-    """Built for the layers of `dense`, in whose stack the experts are."""
+    """Built for the layers that have the MLP `dense`, in whose stack the experts are."""
 
     def __init__(
-        self, decoder: DecoderConfig, dense: MlpConfig, experts: MoeConfig, dtype: jnp.dtype
+        self, decoder: DecoderConfig, dense: str, experts: MoeConfig, dtype: jnp.dtype
     ) -> None:
-        stack, embed = decoder.stack(dense.name), decoder.embed_dim
-        self.experts = MoeMLP(decoder, replace(experts, name=dense.name), dtype)
+        stack, embed = decoder.stack(dense), decoder.embed_dim
+        self.experts = MoeMLP(decoder, replace(experts, name=dense), dtype)
         self.router_scale = parameter((embed,), ("embed",), dtype, stack=stack)
         self.expert_scale = parameter(
             (experts.routing.num_experts,), ("expert",), dtype, stack=stack

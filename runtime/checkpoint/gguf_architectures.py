@@ -8,16 +8,20 @@ factors it is given. The config it makes uses the hub's older spelling (rope_the
 torch_dtype). Source of the conventions: github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py.
 """
 
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from math import inf, log, pi
+from math import log, pi
 from typing import Any
 
 import numpy as np
 
+from runtime.checkpoint import gguf_experts
 from runtime.checkpoint.contract import CheckpointError
+from runtime.checkpoint.gguf_experts import expert_config, expert_names
 from runtime.checkpoint.gguf_header import GgufHeader
+from runtime.checkpoint.gguf_metadata import Metadata
 
 ROTARY_FACTORS = (
     "rope_freqs.weight"  # float32 [H / 2]: what llama3 scaling divides each frequency by
@@ -45,6 +49,33 @@ _GEMMA_NAMES = _COMMON_NAMES | {
     "blk.{layer}.ffn_norm": _LAYER + "pre_feedforward_layernorm",
     "blk.{layer}.post_ffw_norm": _LAYER + "post_feedforward_layernorm",
 }
+_MIXTRAL_NAMES = _LLAMA_NAMES | expert_names(
+    "block_sparse_moe",
+    projections=("w1", "w3", "w2"),
+    choice_bias="e_score_correction_bias",
+)
+_QWEN_MOE_NAMES = _LLAMA_NAMES | expert_names("mlp")
+_GLM4_MOE_NAMES = (
+    _COMMON_NAMES
+    | {"blk.{layer}.post_attention_norm": _LAYER + "post_attention_layernorm"}
+    | expert_names("mlp", shared="shared_experts")
+)
+_GPT_OSS_NAMES = (
+    _COMMON_NAMES
+    | {
+        "blk.{layer}.post_attention_norm": _LAYER + "post_attention_layernorm",
+        "blk.{layer}.attn_sinks.weight": _LAYER + "self_attn.sinks",
+    }
+    | expert_names("mlp", router="router")
+)
+_LLAMA4_NAMES = (
+    _LLAMA_NAMES
+    | expert_names("feed_forward", router="router")
+    | {
+        f"blk.{{layer}}.ffn_{part}": f"{_LAYER}feed_forward.{part}_proj"
+        for part in ("gate", "up", "down")
+    }
+)
 # Text of the tokens that end a turn; files often name only one of them as end of sequence.
 _TURN_ENDS = (
     "<|im_end|>",
@@ -71,51 +102,8 @@ class StoredTensor:
     subtract: float = 0.0
 
 
-@dataclass(frozen=True)
-class _Metadata:
-    """Typed look-up in a header's metadata; `{arch}` in a key stands for the architecture."""
-
-    path: str
-    architecture: str
-    entries: Mapping[str, Any]
-
-    def get(self, key: str, kinds: tuple[type, ...], default: Any = None) -> Any:
-        key = key.replace("{arch}", self.architecture)
-        value = self.entries.get(key, default)
-        if value is None:
-            raise CheckpointError(
-                f"{self.path}: metadata {key!r} is missing; convert the model again"
-            )
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise CheckpointError(
-                f"{self.path}: metadata {key!r} is {value!r}, not {kinds[0].__name__}; convert it "
-                "again"
-            )
-        return value
-
-    def size(self, key: str, default: int | None = None) -> int:
-        value = self.get(key, (int,), default)
-        if value <= 0:
-            raise CheckpointError(
-                f"{self.path}: metadata {key!r} must be positive, got {value}; convert the model "
-                "again"
-            )
-        return value
-
-    def real(self, key: str, default: float | None = None) -> float:
-        value = float(self.get(key, (float, int), default))
-        if not 0 < value < inf:
-            raise CheckpointError(
-                f"{self.path}: metadata {key!r} must be positive, got {value}; convert the model "
-                "again"
-            )
-        return value
-
-    def has(self, key: str) -> bool:
-        return key.replace("{arch}", self.architecture) in self.entries
-
-
-_ConfigKeys = Callable[[_Metadata, dict[str, Any]], dict[str, Any]]
+# From the metadata, the config so far and the names of the tensors, all as Hugging Face has them.
+_ConfigKeys = Callable[[Metadata, dict[str, Any], Collection[str]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -128,10 +116,11 @@ class _Architecture:
     activation: str = "silu"
     is_interleaved: bool = False  # q and k rows in interleaved rotary order
     norm_offset: float = 0.0  # stored norm weight minus Hugging Face's
-    extra_config: _ConfigKeys = lambda metadata, config: {}  # beyond those that all share
+    is_partly_rotary: bool = False  # fewer dimensions of a head may turn than it has
+    extra_config: _ConfigKeys = lambda metadata, config, tensors: {}  # beyond those that all share
 
 
-def _gemma3(metadata: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
+def _gemma3(metadata: Metadata, config: dict[str, Any], tensors: Collection[str]) -> dict[str, Any]:
     """Alternating windows, the local layers' rotary base and the attention scale; defaults as
     llama.cpp has them.
     """
@@ -172,7 +161,42 @@ ARCHITECTURES = {
         norm_offset=1.0,
         extra_config=_gemma3,
     ),
+    "qwen2moe": _Architecture(
+        "Qwen2MoeForCausalLM", "qwen2_moe", _QWEN_MOE_NAMES, extra_config=gguf_experts.qwen2_moe
+    ),
+    "qwen3moe": _Architecture(
+        "Qwen3MoeForCausalLM", "qwen3_moe", _QWEN_MOE_NAMES, extra_config=gguf_experts.qwen3_moe
+    ),
+    "glm4moe": _Architecture(
+        "Glm4MoeForCausalLM",
+        "glm4_moe",
+        _GLM4_MOE_NAMES,
+        is_partly_rotary=True,
+        extra_config=gguf_experts.glm4_moe,
+    ),
+    "minimax-m2": _Architecture(
+        "MiniMaxM2ForCausalLM",
+        "minimax_m2",
+        _MIXTRAL_NAMES,
+        is_partly_rotary=True,
+        extra_config=gguf_experts.all_mlps_are_experts,
+    ),
+    "gpt-oss": _Architecture(
+        "GptOssForCausalLM", "gpt_oss", _GPT_OSS_NAMES, extra_config=gguf_experts.gpt_oss
+    ),
+    "llama4": _Architecture(
+        "Llama4ForCausalLM", "llama4_text", _LLAMA4_NAMES, extra_config=gguf_experts.llama4
+    ),
 }
+# What `llama` with experts is.
+_MIXTRAL = _Architecture(
+    "MixtralForCausalLM",
+    "mixtral",
+    _MIXTRAL_NAMES,
+    is_interleaved=True,
+    extra_config=gguf_experts.all_mlps_are_experts,
+)
+_BLOCK_TENSOR = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>[a-z][\w.]*?)(\.(?P<expert>\d+))?")
 
 
 def translate(
@@ -191,16 +215,18 @@ def translate(
             f"{path}: general.architecture is {name!r}, which is not supported; known are "
             f"{', '.join(ARCHITECTURES)}"
         )
-    architecture, metadata = ARCHITECTURES[name], _Metadata(path, name, header.metadata)
+    architecture, metadata = ARCHITECTURES[name], Metadata(path, name, header.metadata)
+    if name == "llama" and metadata.get("{arch}.expert_count", (int,), 0):
+        architecture = _MIXTRAL
     stored = _stored_tensors(metadata, architecture, header)
     config = _config(metadata, architecture, header, stored, rotary_factors)
     return config, _generation_config(metadata), stored
 
 
 def _stored_tensors(
-    metadata: _Metadata, architecture: _Architecture, header: GgufHeader
+    metadata: Metadata, architecture: _Architecture, header: GgufHeader
 ) -> dict[str, StoredTensor]:
-    heads = metadata.size("{arch}.attention.head_count")
+    heads, num_layers = metadata.size("{arch}.attention.head_count"), _num_layers(metadata)
     kv_heads = metadata.size("{arch}.attention.head_count_kv", heads)
     interleaved = {"q_proj": heads, "k_proj": kv_heads} if architecture.is_interleaved else {}
     stored: dict[str, StoredTensor] = {}
@@ -208,14 +234,23 @@ def _stored_tensors(
         if name == ROTARY_FACTORS:
             continue
         stem, _, suffix = name.rpartition(".")
-        layer = stem.split(".")[1] if stem.startswith("blk.") and stem.count(".") == 2 else ""
-        pattern = architecture.names.get(
-            stem.replace(f".{layer}.", ".{layer}.", 1) if layer else stem
-        )
+        block, general = _BLOCK_TENSOR.fullmatch(stem), stem
+        if block is not None:
+            if int(block["layer"]) >= num_layers:  # drafts tokens, see num_layers
+                continue
+            general = f"blk.{{layer}}.{block['part']}{'.{expert}' if block['expert'] else ''}"
+        names = architecture.names
+        pattern = names.get(f"{general}.{suffix}") or names.get(general)
         if pattern is None or suffix not in ("weight", "bias"):
             stored[name] = StoredTensor(name)
             continue
-        target = pattern.replace("{layer}", layer)
+        target = pattern
+        if block is not None:
+            target = target.replace("{layer}", block["layer"])
+            target = target.replace("{expert}", block["expert"] or "")
+        if f"{general}.{suffix}" in names:
+            stored[target] = StoredTensor(name)
+            continue
         order = interleaved.get(target.rpartition(".")[2], 0)
         if order and header.tensors[name].shape[0] % (2 * order):
             raise CheckpointError(
@@ -229,7 +264,7 @@ def _stored_tensors(
 
 
 def _config(
-    metadata: _Metadata,
+    metadata: Metadata,
     architecture: _Architecture,
     header: GgufHeader,
     stored: Mapping[str, StoredTensor],
@@ -240,15 +275,13 @@ def _config(
         raise CheckpointError(
             f"{metadata.path}: has no matrix token_embd.weight; download the model again"
         )
-    if metadata.has("{arch}.expert_count") and metadata.get("{arch}.expert_count", (int,)) > 0:
+    has_experts = metadata.get("{arch}.expert_count", (int,), 0) > 0
+    if has_experts and not any("ffn_gate_inp" in name for name in architecture.names):
         raise CheckpointError(
             f"{metadata.path}: {metadata.architecture} with experts is not supported; use a dense "
             "model"
         )
-    num_layers, heads = (
-        metadata.size("{arch}.block_count"),
-        metadata.size("{arch}.attention.head_count"),
-    )
+    num_layers, heads = _num_layers(metadata), metadata.size("{arch}.attention.head_count")
     if num_layers > len(header.tensors):  # bounds what a config can make others allocate
         raise CheckpointError(
             f"{metadata.path}: claims {num_layers} layers but has {len(header.tensors)} tensors; "
@@ -256,7 +289,8 @@ def _config(
         )
     embed_dim = metadata.size("{arch}.embedding_length")
     head_dim = metadata.size("{arch}.attention.key_length", max(embed_dim // heads, 1))
-    if (rotary_dim := metadata.size("{arch}.rope.dimension_count", head_dim)) != head_dim:
+    rotary_dim = metadata.size("{arch}.rope.dimension_count", head_dim)
+    if rotary_dim != head_dim and not architecture.is_partly_rotary:
         raise CheckpointError(
             f"{metadata.path}: rotary embedding of {rotary_dim} in heads of {head_dim} is not "
             "supported"
@@ -282,8 +316,17 @@ def _config(
         "attention_bias": "model.layers.0.self_attn.o_proj.bias" in stored,
         "mlp_bias": "model.layers.0.mlp.down_proj.bias" in stored,
         "torch_dtype": _dtype(header),
+        **(expert_config(metadata) if has_experts else {}),
     }
-    return config | architecture.extra_config(metadata, config)
+    if architecture.is_partly_rotary:
+        config["partial_rotary_factor"] = rotary_dim / head_dim
+    return config | architecture.extra_config(metadata, config, stored)
+
+
+def _num_layers(metadata: Metadata) -> int:
+    """Layers of the decoder; a file may have more blocks, which draft tokens and are not used."""
+    drafting = metadata.get("{arch}.nextn_predict_layers", (int,), 0)
+    return max(metadata.size("{arch}.block_count") - max(drafting, 0), 1)
 
 
 def _dtype(header: GgufHeader) -> str:
@@ -294,7 +337,7 @@ def _dtype(header: GgufHeader) -> str:
     return {"F32": "float32", "F16": "float16"}.get(kinds.most_common(1)[0][0], "bfloat16")
 
 
-def _rope_scaling(metadata: _Metadata, rotary_factors: np.ndarray | None) -> dict[str, Any] | None:
+def _rope_scaling(metadata: Metadata, rotary_factors: np.ndarray | None) -> dict[str, Any] | None:
     if rotary_factors is not None:
         return _llama3_scaling(metadata, rotary_factors)
     kind = metadata.get("{arch}.rope.scaling.type", (str,), "none")
@@ -327,7 +370,7 @@ def _rope_scaling(metadata: _Metadata, rotary_factors: np.ndarray | None) -> dic
     return scaling
 
 
-def _llama3_scaling(metadata: _Metadata, factors: np.ndarray) -> dict[str, Any]:
+def _llama3_scaling(metadata: Metadata, factors: np.ndarray) -> dict[str, Any]:
     """The parameters of llama3 scaling that give these factors; the file keeps the factors only.
 
     Low and high frequency factor have always been 1 and 4; the factor is the largest one stored,
@@ -362,7 +405,7 @@ def _llama3_scaling(metadata: _Metadata, factors: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _generation_config(metadata: _Metadata) -> dict[str, Any]:
+def _generation_config(metadata: Metadata) -> dict[str, Any]:
     """Token ids as generation_config.json has them; eos_token_id lists every token that ends a
     turn.
     """

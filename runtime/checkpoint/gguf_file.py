@@ -14,6 +14,7 @@ import numpy as np
 from runtime.checkpoint.byte_file import ByteFile
 from runtime.checkpoint.contract import CheckpointError, TensorInfo
 from runtime.checkpoint.gguf_architectures import ROTARY_FACTORS, StoredTensor, translate
+from runtime.checkpoint.gguf_experts import with_separate_experts
 from runtime.checkpoint.gguf_header import GgufTensor, read_header
 from runtime.tokenizer import Tokenizer
 
@@ -31,7 +32,7 @@ class GgufFile:
 
     def __init__(self, path: Path, name: str | None = None) -> None:
         self.path, self.name = path, name or path.stem
-        header = read_header(path)
+        header = with_separate_experts(str(path), read_header(path))
         self._metadata, self._placed = header.metadata, header.tensors
         self._file = ByteFile(path)
         try:

@@ -10,7 +10,7 @@ import json
 
 import numpy as np
 import torch
-from make_goldens import FOLDER, build, fill
+from make_goldens import FOLDER, load
 
 NAMES = ("gemma3_text", "qwen3")
 
@@ -18,8 +18,8 @@ NAMES = ("gemma3_text", "qwen3")
 @torch.no_grad()
 def make(name: str) -> None:
     record = json.loads((FOLDER / name / "golden.json").read_text())
-    model = build(record["config"]["architectures"][0], record["config"])
-    fill(model, record["seed"], record["tensors"])
+    class_name = record["config"]["architectures"][0]
+    model = load(class_name, record["config"], record["seed"], record["tensors"])
     token_ids = torch.tensor([record["prompt_token_ids"]])
     hidden = model.model(token_ids, use_cache=False).last_hidden_state[0].float().numpy()
     np.save(FOLDER / name / "hidden.npy", hidden)
