@@ -30,6 +30,54 @@ def _require(is_good: bool, parameter: str, value: object, remedy: str) -> None:
 
 
 @dataclass(frozen=True)
+class Range:
+    """Which numbers an option may have: finite ones from `lowest`, itself left out where the range
+    `is_open`, to `highest`.
+    """
+
+    lowest: float
+    highest: float
+    is_open: bool = False
+
+    def holds(self, value: float) -> bool:
+        is_above = self.lowest < value if self.is_open else self.lowest <= value
+        return is_above and value <= self.highest and abs(value) != math.inf
+
+    def __str__(self) -> str:
+        if self.highest == math.inf:
+            return (
+                "use a finite number" if self.lowest == -math.inf else f"use {self.lowest} or more"
+            )
+        above = "more than " if self.is_open else ""
+        return f"use {above}{self.lowest} to {self.highest}"
+
+
+RANGES = {
+    "n": Range(1, MAX_CHOICES),
+    "temperature": Range(0, 100),  # 0 = greedy
+    "top_p": Range(0, 1, is_open=True),
+    "top_k": Range(-1, 2**31 - 1),
+    "min_p": Range(0, 1),
+    "top_n_sigma": Range(-math.inf, math.inf),
+    "typical_p": Range(0, 1, is_open=True),
+    "xtc_probability": Range(0, 1),
+    "xtc_threshold": Range(0, 1),
+    "dry_multiplier": Range(0, 100),
+    "dry_base": Range(1, 100),
+    "dry_allowed_length": Range(0, 2**30),
+    "dry_penalty_last_n": Range(-1, 2**30),
+    "presence_penalty": Range(-2, 2),
+    "frequency_penalty": Range(-2, 2),
+    "repetition_penalty": Range(0, 100, is_open=True),
+    "seed": Range(-(2**63), 2**64 - 1),
+    "max_tokens": Range(1, math.inf),
+    "min_tokens": Range(0, math.inf),
+    "logprobs": Range(0, MAX_LOGPROBS),
+    "prompt_logprobs": Range(0, MAX_LOGPROBS),
+}
+
+
+@dataclass(frozen=True)
 class SamplingParams:
     """Sampling, stopping and reporting options of one request.
 
@@ -83,24 +131,9 @@ class SamplingParams:
             object.__setattr__(self, "stop", (self.stop,))
         object.__setattr__(self, "stop", tuple(self.stop or ()))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        for name in (
-            "temperature",
-            "top_p",
-            "min_p",
-            "top_n_sigma",
-            "typical_p",
-            "xtc_probability",
-            "xtc_threshold",
-            "dry_multiplier",
-            "dry_base",
-            "presence_penalty",
-            "frequency_penalty",
-            "repetition_penalty",
-        ):
-            _require(
-                math.isfinite(getattr(self, name)), name, getattr(self, name), "use a finite number"
-            )
-        _require(1 <= self.n <= MAX_CHOICES, "n", self.n, f"use 1 to {MAX_CHOICES}")
+        for name, allowed in RANGES.items():
+            value = getattr(self, name)
+            _require(value is None or allowed.holds(value), name, value, str(allowed))
         best_of = self.n if self.best_of is None else self.best_of
         limits = f"use n={self.n} to {MAX_CHOICES}"
         _require(self.n <= best_of <= MAX_CHOICES, "best_of", best_of, limits)
@@ -109,25 +142,6 @@ class SamplingParams:
         _require(is_good, "truncate_prompt_tokens", kept, "use -1 or at least 1")
         if self.use_beam_search:
             self._check_beam_search()
-        _require(
-            0 <= self.temperature <= 100, "temperature", self.temperature, "use 0 (greedy) to 100"
-        )
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "use a fraction in (0, 1]")
-        _require(
-            -1 <= self.top_k < 2**31, "top_k", self.top_k, "use 0 or -1 (off) or a positive count"
-        )
-        for name in ("min_p", "xtc_probability", "xtc_threshold"):
-            value = getattr(self, name)
-            _require(0 <= value <= 1, name, value, "use a fraction in [0, 1]")
-        _require(0 < self.typical_p <= 1, "typical_p", self.typical_p, "use a fraction in (0, 1]")
-        for name, lowest, highest in (
-            ("dry_multiplier", 0, 100),
-            ("dry_base", 1, 100),
-            ("dry_allowed_length", 0, 2**30),
-            ("dry_penalty_last_n", -1, 2**30),
-        ):
-            value = getattr(self, name)
-            _require(lowest <= value <= highest, name, value, f"use {lowest} to {highest}")
         _require(
             self.allowed_token_ids is None or bool(self.allowed_token_ids),
             "allowed_token_ids",
@@ -148,53 +162,17 @@ class SamplingParams:
                 "use texts of 1 to 256 characters",
             )
         _require(
-            -2 <= self.presence_penalty <= 2,
-            "presence_penalty",
-            self.presence_penalty,
-            "use -2 to 2",
-        )
-        _require(
-            -2 <= self.frequency_penalty <= 2,
-            "frequency_penalty",
-            self.frequency_penalty,
-            "use -2 to 2",
-        )
-        _require(
-            0 < self.repetition_penalty <= 100,
-            "repetition_penalty",
-            self.repetition_penalty,
-            "use a positive number up to 100",
-        )
-        _require(
-            self.seed is None or -(2**63) <= self.seed < 2**64,
-            "seed",
-            self.seed,
-            "use a 64-bit integer",
-        )
-        _require(
             all(text for text in self.stop),
             "stop",
             list(self.stop),
             "stop strings must not be empty",
         )
-        _require(
-            self.max_tokens is None or self.max_tokens >= 1,
-            "max_tokens",
-            self.max_tokens,
-            "use at least 1",
-        )
-        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "use 0 or more")
         if self.max_tokens is not None:
             _require(
                 self.min_tokens <= self.max_tokens,
                 "min_tokens",
                 self.min_tokens,
                 f"use at most max_tokens={self.max_tokens}",
-            )
-        for name in ("logprobs", "prompt_logprobs"):
-            value = getattr(self, name)
-            _require(
-                value is None or 0 <= value <= MAX_LOGPROBS, name, value, f"use 0 to {MAX_LOGPROBS}"
             )
         for token_id, bias in self.logit_bias.items():
             _require(

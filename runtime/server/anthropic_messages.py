@@ -23,7 +23,7 @@ from runtime.server.grown_reply import grow, whole, written
 from runtime.server.json_response import JsonResponse
 from runtime.server.not_supported import MESSAGE_OPTIONS, refuse_unsupported
 from runtime.server.prepared_chat import prepare_chat
-from runtime.server.protocol import GenerationOptions, read_options
+from runtime.server.protocol import GenerationOptions, limits_of, read_options
 from runtime.server.tools import ToolOptions, read_function, tool_options
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # Anthropic's word -> OpenAI's
@@ -81,12 +81,14 @@ def read_prompt(fields: Fields) -> ChatPrompt:
         raise bad_request("messages", "the last message has no text to go on from")
     thinking = fields.child("thinking")
     kind = thinking and thinking.text("type", ("enabled", "adaptive", "disabled"))
+    budget = thinking and thinking.integer("budget_tokens", minimum=0)
     options = {
         "enable_thinking": kind in ("enabled", "adaptive"),
         "add_generation_prompt": not is_continued,
         "continue_final_message": is_continued,
     }
-    return ChatPrompt(messages, options, _read_tools(fields))
+    max_thinking_tokens = budget if kind == "enabled" else None
+    return ChatPrompt(messages, options, _read_tools(fields), max_thinking_tokens)
 
 
 def _read_tools(fields: Fields) -> ToolOptions:
@@ -112,7 +114,7 @@ def read_messages_body(fields: Fields, generation_defaults: Mapping[str, Any]) -
     options = read_options(
         fields,
         generation_defaults,
-        max_tokens=fields.integer("max_tokens"),
+        max_tokens=fields.integer("max_tokens", limits_of("max_tokens")),
         logprobs=None,
         stop_name="stop_sequences",
     )

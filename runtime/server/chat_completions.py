@@ -26,7 +26,7 @@ from runtime.server.generation import Generation
 from runtime.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from runtime.server.not_supported import CHAT_OPTIONS, refuse_unsupported
 from runtime.server.prepared_chat import prepare_chat
-from runtime.server.protocol import GenerationOptions, read_options
+from runtime.server.protocol import GenerationOptions, limits_of, read_options
 from runtime.server.replies import Replies
 from runtime.server.structured_outputs import EXAMPLES
 from runtime.server.usage import Usage
@@ -44,8 +44,9 @@ def read_chat_body(fields: Fields, generation_defaults: Mapping[str, Any]) -> Ch
     """Check every field. Raises ApiError that names the one at fault."""
     refuse_unsupported(fields, CHAT_OPTIONS)
     prompt = read_chat_prompt(fields)
-    max_tokens, max_tokens_name = fields.integer("max_tokens"), "max_tokens"
-    if (newer := fields.integer("max_completion_tokens")) is not None:
+    limits = limits_of("max_tokens")
+    max_tokens, max_tokens_name = fields.integer("max_tokens", limits), "max_tokens"
+    if (newer := fields.integer("max_completion_tokens", limits)) is not None:
         max_tokens, max_tokens_name = newer, "max_completion_tokens"
     options = read_options(
         fields,

@@ -116,21 +116,25 @@ class Fields:
         return value
 
     def integer(
-        self, field: str, *, minimum: int | None = None, maximum: int | None = None
+        self,
+        field: str,
+        limits: Schema | None = None,
+        *,
+        minimum: int | None = None,
+        maximum: int | None = None,
     ) -> int | None:
-        value = self._ask(field, {"type": "integer"} | _limits(minimum, maximum))
+        """An integer; a minimum and a maximum are checked here, `limits` by whoever takes it."""
+        value = self._ask(field, {"type": "integer"} | (limits or {}) | _limits(minimum, maximum))
         if value is not None and not is_integer(value):
             raise self.wrong(field, "an integer")
         self._check_limits(field, value, minimum, maximum)
         return value
 
-    def number(
-        self, field: str, *, minimum: float | None = None, maximum: float | None = None
-    ) -> float | None:
-        value = self._ask(field, {"type": "number"} | _limits(minimum, maximum))
+    def number(self, field: str, limits: Schema | None = None) -> float | None:
+        """A number; `limits` are checked by whoever takes it."""
+        value = self._ask(field, {"type": "number"} | (limits or {}))
         if value is not None and not is_number(value):
             raise self.wrong(field, "a finite number")
-        self._check_limits(field, value, minimum, maximum)
         return value
 
     def _check_limits(

@@ -5,12 +5,14 @@ Names and defaults are OpenAI's, then vLLM's; a sampling option that the client 
 model's recommended value. Ranges are SamplingParams' business, limits of the model the engine's.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.engine.sampling_params import ParameterError, SamplingParams
+from runtime.engine.sampling_params import RANGES, ParameterError, SamplingParams
 from runtime.server.errors import bad_request
+from runtime.server.field_notes import Schema
 from runtime.server.fields import Fields, is_number
 from runtime.server.structured_outputs import AskedGrammar, read_grammar
 
@@ -75,10 +77,10 @@ def read_options(
     if "top_k" in generation_defaults:
         params["top_k"] = generation_defaults["top_k"]
     for name in _NUMBERS:
-        if (number := fields.number(name)) is not None:
+        if (number := fields.number(name, limits_of(name))) is not None:
             params[name] = float(number)
     for name in _INTEGERS:
-        if (integer := fields.integer(name)) is not None:
+        if (integer := fields.integer(name, limits_of(name))) is not None:
             params[name] = integer
     for name in ("ignore_eos", "include_stop_str_in_output", "use_beam_search"):
         params[name] = fields.boolean(name)
@@ -131,6 +133,16 @@ def read_options(
         has_token_ids=fields.boolean("return_token_ids"),
         stream_interval=interval or 1,
     )
+
+
+def limits_of(name: str) -> Schema:
+    """The range of a sampling option as JSON schema."""
+    allowed = RANGES.get(name)
+    if allowed is None:
+        return {}
+    lowest = "exclusiveMinimum" if allowed.is_open else "minimum"
+    limits = {lowest: allowed.lowest, "maximum": allowed.highest}
+    return {word: limit for word, limit in limits.items() if abs(limit) != math.inf}
 
 
 def _read_logit_bias(fields: Fields) -> dict[int, float]:

@@ -11,7 +11,7 @@ from runtime.server.chat_prompt import ChatPrompt, thinking_options
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
 from runtime.server.not_supported import RESPONSE_OPTIONS, refuse_unsupported
-from runtime.server.protocol import GenerationOptions, read_options
+from runtime.server.protocol import GenerationOptions, limits_of, read_options
 from runtime.server.response_items import Message, read_input
 from runtime.server.structured_outputs import AskedGrammar, read_text_format
 from runtime.server.tools import ToolOptions, read_function, tool_options
@@ -151,7 +151,7 @@ def _read_options(
     options = read_options(
         fields,
         generation_defaults,
-        max_tokens=fields.integer("max_output_tokens"),
+        max_tokens=fields.integer("max_output_tokens", limits_of("max_tokens")),
         max_tokens_name="max_output_tokens",
         logprobs=(count or 0) if has_logprobs else None,
         logprobs_name="top_logprobs",

@@ -170,6 +170,13 @@ def test_the_assistants_last_message_is_gone_on_with(
     assert prompt_of(engine) == "user:Hello|assistant:Well, "
 
 
+def test_a_budget_limits_the_thinking(claude: anthropic.Anthropic, engine: ScriptedEngine) -> None:
+    for thinking, limit in ((THINKING, 1024), ({"type": "disabled"}, None)):
+        create(claude, thinking=thinking)
+        rule = engine.requests[-1].params.reasoning
+        assert rule is not None and rule.max_tokens == limit
+
+
 def test_tool_choice_none_shows_no_tools(
     claude: anthropic.Anthropic, engine: ScriptedEngine
 ) -> None:

@@ -45,6 +45,10 @@ def test_limits_and_alternatives_come_from_the_readers(client: TestClient) -> No
     schema = chat["requestBody"]["content"]["application/json"]["schema"]
     assert "messages" in schema["required"]
     validator = jsonschema.Draft202012Validator(schema)
+    hello = {"messages": [{"role": "user", "content": "Hi"}]}
+    for name, value in (("temperature", -1), ("top_p", 0), ("n", 129), ("max_tokens", 0)):
+        assert not validator.is_valid(hello | {name: value})
+        assert client.post("/v1/chat/completions", json=hello | {name: value}).status_code == 400
     for messages in ([], "Hi", [{"role": "wizard", "content": "Hi"}], [{"role": "user"}]):
         body = {"messages": messages}
         assert not validator.is_valid(body), json.dumps(body)
