@@ -6,6 +6,8 @@ of the two they hold. Stacked weights come whole with a layer index, so that a k
 layer in place instead of receiving a copy. A QTensor is whole on every device.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -13,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from pallas_kernels.quant_matmul import QTensor, quant_matmul, quant_take
 
-__all__ = ["QTensor", "at_layer", "einsum", "take"]
+__all__ = ["QTensor", "at_layer", "einsum", "einsum_each", "take"]
 
 PACKED_SUBSCRIPTS = ("TI,OI->TO", "RD,VD->RV")  # a matrix [out, in] times rows
 
@@ -38,26 +40,60 @@ def einsum(
     of the result says whether a contraction over a split dimension is all-reduced. Raises
     ValueError for subscripts that a QTensor does not offer.
     """
-    dtype = dtype or x.dtype
     if isinstance(weight, QTensor):
-        if subscripts not in PACKED_SUBSCRIPTS:
-            offered = ", ".join(PACKED_SUBSCRIPTS)
-            raise ValueError(f"a packed weight offers {offered}, not {subscripts!r}")
-
-        @jax.shard_map(in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
-        def multiply(x: jax.Array, weight: QTensor, layer: jax.Array | None) -> jax.Array:
-            return quant_matmul(x, weight, layer, dtype=dtype, activations=weight.activations)
-
-        return jax.reshard(multiply(jax.reshard(x, PartitionSpec()), weight, layer), out_sharding)
+        return _packed(subscripts, x, (weight,), layer, (out_sharding,), dtype)[0]
     if layer is not None:
         weight = at_layer(weight, layer)
     return jnp.einsum(
         subscripts,
         x,
         weight.astype(x.dtype),
-        preferred_element_type=dtype,
+        preferred_element_type=dtype or x.dtype,
         out_sharding=out_sharding,
     )
+
+
+def einsum_each(
+    subscripts: str,
+    x: jax.Array,
+    weights: Sequence[jax.Array | QTensor],
+    layer: jax.Array | None = None,
+    *,
+    out_shardings: Sequence[PartitionSpec],
+) -> tuple[jax.Array, ...]:
+    """`einsum` of the same x with each of the weights, bit for bit. Packed weights that take x
+    alike are multiplied in one call of a kernel, which rounds x once and starts its threads once.
+    """
+    packed = tuple(weight for weight in weights if isinstance(weight, QTensor))
+    if len(packed) == len(weights) and len({weight.activations for weight in packed}) == 1:
+        return _packed(subscripts, x, packed, layer, out_shardings, None)
+    return tuple(
+        einsum(subscripts, x, weight, layer, out_sharding=sharding)
+        for weight, sharding in zip(weights, out_shardings, strict=True)
+    )
+
+
+def _packed(
+    subscripts: str,
+    x: jax.Array,
+    weights: tuple[QTensor, ...],
+    layer: jax.Array | None,
+    out_shardings: Sequence[PartitionSpec],
+    dtype: jnp.dtype | None,
+) -> tuple[jax.Array, ...]:
+    if subscripts not in PACKED_SUBSCRIPTS:
+        offered = ", ".join(PACKED_SUBSCRIPTS)
+        raise ValueError(f"a packed weight offers {offered}, not {subscripts!r}")
+
+    @jax.shard_map(in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
+    def multiply(
+        x: jax.Array, weights: tuple[QTensor, ...], layer: jax.Array | None
+    ) -> tuple[jax.Array, ...]:
+        activations = weights[0].activations
+        return quant_matmul(x, weights, layer, dtype=dtype or x.dtype, activations=activations)
+
+    results = multiply(jax.reshard(x, PartitionSpec()), weights, layer)
+    return tuple(map(jax.reshard, results, out_shardings))
 
 
 def take(table: jax.Array | QTensor, row_ids: jax.Array, dtype: jnp.dtype) -> jax.Array:

@@ -3,6 +3,8 @@
 Each line is a stack of one model's matrices, multiplied layer after layer in a scan as the model
 does, and its fraction of the limit that binds it: reading the packed bytes, or multiplying. Limits
 and kernels are measured in one process, the best of many short runs each. Weights are random.
+Activations are rounded as they are when the engine serves; two int8 parts are two products.
+Attention multiplies in float32.
 """
 
 import argparse
@@ -20,12 +22,13 @@ from pallas_kernels import limits
 from pallas_kernels.dispatch import choose
 from pallas_kernels.paged_attention.bench_cases import CASES, seconds_per_step
 from pallas_kernels.quant_matmul import QTensor, pack, quant_matmul
-from pallas_kernels.quant_matmul.api import IMPLEMENTATIONS
+from pallas_kernels.quant_matmul.api import IMPLEMENTATIONS, NUM_PARTS, Activations
 from pallas_kernels.quant_matmul.cpu import serving_instruction_set
 
 MIN_RUNS, MIN_S = 5, 1.0  # of each measurement
 LARGE_BYTES = 1 << 30  # more than any cache
 TABLE_ROWS = 16  # rows of logits a step has at most
+ACTIVATIONS: Activations = "int8x2"
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ def through_layers(x: jax.Array, stack: QTensor) -> jax.Array:
     """Every layer's product of nearly the same x: a little of the result keeps them in order."""
 
     def body(x: jax.Array, layer: jax.Array) -> tuple[jax.Array, None]:
-        return x + 1e-9 * quant_matmul(x, stack, layer)[:, :1], None
+        y = quant_matmul(x, stack, layer, activations=ACTIVATIONS)
+        return x + 1e-9 * y[:, :1], None
 
     return jax.lax.scan(body, x, jnp.arange(stack.offsets.shape[0]))[0]
 
@@ -97,17 +101,17 @@ def seconds(run: Callable[..., Any], *arguments: Any) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes read and int8 multiply-adds, both a second, all threads together."""
+    """Bytes read and multiply-adds, both a second, all threads together."""
 
     read: float
     products: float
 
     @staticmethod
-    def measure(num_threads: int, num_bytes: int) -> "Limits":
+    def measure(num_threads: int, num_bytes: int, kind: str = "int8") -> "Limits":
         """Reading that many bytes again and again: a large cache may hold a whole small model."""
         data = np.ones(num_bytes, np.uint8)
         return Limits(
-            limits.read_bytes_per_s(data, num_threads), limits.products_per_s("int8", num_threads)
+            limits.read_bytes_per_s(data, num_threads), limits.products_per_s(kind, num_threads)
         )
 
     def read_text(self) -> str:
@@ -117,7 +121,7 @@ class Limits:
         at_best = max(num_bytes / self.read, num_products / self.products)
         bound = "read" if num_bytes / self.read == at_best else "multiply"
         return (
-            f"{name:<34}{time_s * 1e6:>11.1f} us {num_bytes / time_s / 1e9:>7.1f} GB/s "
+            f"{name:<58}{time_s * 1e6:>11.1f} us {num_bytes / time_s / 1e9:>7.1f} GB/s "
             f"{2 * num_products / time_s / 1e9:>8.0f} GOP/s {at_best / time_s:>6.0%} of {bound}"
         )
 
@@ -139,7 +143,7 @@ def bench_model(name: str, tokens: list[int], num_threads: int) -> None:
         total_products = 0
         for matrices, stack, x in zip(kinds, stacks, inputs, strict=True):
             num_layers = matrices.num_layers
-            products = x.shape[0] * matrices.shape[0] * matrices.shape[1]
+            products = x.shape[0] * matrices.shape[0] * matrices.shape[1] * NUM_PARTS[ACTIVATIONS]
             total_products += products * num_layers
             time_s = seconds(through_layers, x, stack) / num_layers
             size = f"{matrices.shape[0]}x{matrices.shape[1]}"
@@ -160,15 +164,13 @@ def bench_model(name: str, tokens: list[int], num_threads: int) -> None:
         print(limit.line(f"T={num_tokens:<4} all", time_s, model_bytes, total_products), flush=True)
 
 
-def bench_attention() -> None:
+def bench_attention(num_threads: int) -> None:
     """A line per shape: a step's time over all layers, the context's bytes and the operations."""
     print("\nattention, all layers of a step")
     for case in CASES:
+        limit = Limits.measure(num_threads, min(case.num_bytes, LARGE_BYTES), "float32")
         time_s = seconds_per_step(case)
-        rates = (
-            f"{case.num_bytes / time_s / 1e9:6.1f} GB/s {case.num_operations / time_s / 1e9:6.0f}"
-        )
-        print(f"{case.name:58s} {time_s * 1e3:8.2f} ms {rates} GOP/s", flush=True)
+        print(limit.line(case.name, time_s, case.num_bytes, case.num_operations // 2), flush=True)
 
 
 def main() -> None:
@@ -188,7 +190,7 @@ def main() -> None:
         )
     for name in options.model:
         bench_model(name, options.tokens, num_cores)
-    bench_attention()
+    bench_attention(num_cores)
 
 
 if __name__ == "__main__":

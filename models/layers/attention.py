@@ -62,7 +62,9 @@ class Attention(nnx.Module):
         """x [T, D]; the cache with this step's keys and values in the mixer's own entry."""
         config = self.config
         rotate = functools.partial(apply_rotary, is_interleaved=self.is_interleaved)
-        q, gate = self.query(x, at.mixer), None
+        inward = (self.query, self.key, self.value)
+        q, *rest = Linear.each([part for part in inward if part is not None], x, at.mixer)
+        gate = None
         if config.has_output_gate:
             q, gate = (
                 jnp.reshape(part, (part.shape[0], -1), out_sharding=spec("token", "heads"))
@@ -71,10 +73,9 @@ class Attention(nnx.Module):
         q = self._normed_heads(q, self.query_norm, at, "heads")
         q = rotate(q, *at.rotation)
         k = v = None
-        if self.key is not None:
-            key = self.key(x, at.mixer)
-            v = self._heads(key if self.value is None else self.value(x, at.mixer), "kv_heads")
-            k = rotate(self._normed_heads(key, self.key_norm, at, "kv_heads"), *at.rotation)
+        if rest:
+            v = self._heads(rest[-1], "kv_heads")  # the key itself where there is no value
+            k = rotate(self._normed_heads(rest[0], self.key_norm, at, "kv_heads"), *at.rotation)
             if config.has_value_norm:
                 v = root_mean_square_normed(v, self.norm_eps).astype(v.dtype)
         if config.query_growth is not None:

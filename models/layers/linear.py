@@ -1,5 +1,7 @@
 """A stack of linear maps, one per layer, weights [out, in] as checkpoints store them."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -7,7 +9,7 @@ from flax import nnx
 from models.axes import Axis, spec
 from models.config import Stack
 from models.layers.parameter import parameter
-from models.weight import at_layer, einsum
+from models.weight import at_layer, einsum, einsum_each
 
 
 class Linear(nnx.Module):
@@ -28,4 +30,19 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array, index: jax.Array) -> jax.Array:
         y = einsum("TI,OI->TO", x, self.weight.get_value(), index, out_sharding=self.out_spec)
+        return self._biased(y, index)
+
+    def _biased(self, y: jax.Array, index: jax.Array) -> jax.Array:
         return y if self.bias is None else y + at_layer(self.bias[...], index)
+
+    @staticmethod
+    def each(linears: Sequence["Linear"], x: jax.Array, index: jax.Array) -> tuple[jax.Array, ...]:
+        """Several maps of the same x, read once where that is possible."""
+        products = einsum_each(
+            "TI,OI->TO",
+            x,
+            [linear.weight.get_value() for linear in linears],
+            index,
+            out_shardings=[linear.out_spec for linear in linears],
+        )
+        return tuple(linear._biased(y, index) for linear, y in zip(linears, products, strict=True))

@@ -27,9 +27,10 @@ class MLP(nnx.Module):
 
     def __call__(self, x: jax.Array, at: LayerInput) -> jax.Array:
         """x [T, D] -> [T, D]."""
-        up = self.up(x, at.mlp)
-        hidden = self.activate(up if self.gate is None else self.gate(x, at.mlp))
-        return self.down(hidden if self.gate is None else hidden * up, at.mlp)
+        if self.gate is None:
+            return self.down(self.activate(self.up(x, at.mlp)), at.mlp)
+        gate, up = Linear.each((self.gate, self.up), x, at.mlp)
+        return self.down(self.activate(gate) * up, at.mlp)
 
     def activate(self, hidden: jax.Array) -> jax.Array:
         """[T, F] -> [T, F]."""

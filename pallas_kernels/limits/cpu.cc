@@ -24,7 +24,7 @@ uint64_t ReadPlain(const uint64_t* at, int64_t words) {
 
 int64_t MultiplyPlain(int64_t rounds) {
   float sums[16] = {}, factor = 0.5f;
-  asm volatile("" : "+m"(factor));
+  asm volatile("" : "+m"(factor), "+m"(sums));
   for (int64_t i = 0; i < rounds; ++i) {
     for (float& sum : sums) sum = sum * factor + factor;
   }
@@ -37,6 +37,8 @@ int64_t MultiplyPlain(int64_t rounds) {
 constexpr int kChains = 12;  // hide the latency of five cycles on two ports
 
 #define HALOGEN_FOR_CHAINS _Pragma("GCC unroll 12") for (int i = 0; i < kChains; ++i)
+// Hides from the compiler that all sums begin equal: it would keep one chain for all of them.
+#define HALOGEN_BEGIN_CHAINS(kind) HALOGEN_FOR_CHAINS asm volatile("" : "+" kind(sums[i]))
 
 __attribute__((target("avx512f"))) uint64_t Read512(const uint64_t* at, int64_t words) {
   __m512i sums[4] = {};
@@ -51,6 +53,7 @@ __attribute__((target("avx512f"))) uint64_t Read512(const uint64_t* at, int64_t 
 
 __attribute__((target("avx512f,avx512vnni"))) int64_t MultiplyBytes512(int64_t rounds) {
   __m512i sums[kChains] = {}, codes = _mm512_set1_epi32(0x01020304);
+  HALOGEN_BEGIN_CHAINS("v");
   for (int64_t round = 0; round < rounds; ++round) {
     asm volatile("" : "+v"(codes));
     HALOGEN_FOR_CHAINS sums[i] = _mm512_dpbusd_epi32(sums[i], codes, codes);
@@ -61,6 +64,7 @@ __attribute__((target("avx512f,avx512vnni"))) int64_t MultiplyBytes512(int64_t r
 
 __attribute__((target("avx512f"))) int64_t MultiplyFloats512(int64_t rounds) {
   __m512 sums[kChains] = {}, factor = _mm512_set1_ps(0.5f);
+  HALOGEN_BEGIN_CHAINS("v");
   for (int64_t round = 0; round < rounds; ++round) {
     asm volatile("" : "+v"(factor));
     HALOGEN_FOR_CHAINS sums[i] = _mm512_fmadd_ps(sums[i], factor, factor);
@@ -72,6 +76,7 @@ __attribute__((target("avx512f"))) int64_t MultiplyFloats512(int64_t rounds) {
 // Two instructions for 32 products; 16-bit sums are not counted on.
 __attribute__((target("avx2"))) int64_t MultiplyBytes256(int64_t rounds) {
   __m256i sums[kChains] = {}, codes = _mm256_set1_epi32(0x01020304);
+  HALOGEN_BEGIN_CHAINS("x");
   for (int64_t round = 0; round < rounds; ++round) {
     asm volatile("" : "+x"(codes));
     HALOGEN_FOR_CHAINS {
@@ -85,6 +90,7 @@ __attribute__((target("avx2"))) int64_t MultiplyBytes256(int64_t rounds) {
 
 __attribute__((target("avx2,fma"))) int64_t MultiplyFloats256(int64_t rounds) {
   __m256 sums[kChains] = {}, factor = _mm256_set1_ps(0.5f);
+  HALOGEN_BEGIN_CHAINS("x");
   for (int64_t round = 0; round < rounds; ++round) {
     asm volatile("" : "+x"(factor));
     HALOGEN_FOR_CHAINS sums[i] = _mm256_fmadd_ps(sums[i], factor, factor);

@@ -55,9 +55,10 @@ class AttentionCase:
 SMOLLM2 = functools.partial(AttentionCase, "SmolLM2 135M", 30, 9, 3, 64)
 GEMMA = functools.partial(AttentionCase, "Gemma 3 270M", 18, 4, 1, 256)
 CASES = tuple(
-    [model(batch, 1, context) for model in (SMOLLM2, GEMMA) for batch in (1, 16)
-     for context in (128, 512, 4096)]
-    + [SMOLLM2(1, 1, 4096, "bfloat16"), GEMMA(1, 1, 4096, "bfloat16")]
+    [model(batch, 1, context) for model in (SMOLLM2, GEMMA)
+     for batch, context in ((1, 128), (1, 512), (1, 4096), (16, 128), (16, 512))]
+    + [model(batch, 1, context, "float16") for model in (SMOLLM2, GEMMA)
+       for batch, context in ((16, 128), (1, 4096))]
     + [model(1, 512, context) for model in (SMOLLM2, GEMMA) for context in (512, 4096)]
 )  # fmt: skip
 

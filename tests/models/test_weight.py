@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from models.weight import QTensor, einsum, take
+from models.weight import QTensor, einsum, einsum_each, take
 from pallas_kernels.quant_matmul import pack
 from runtime.platform import make_mesh
 
@@ -46,6 +46,22 @@ def test_a_packed_stack_is_multiplied_as_its_numbers():
     x = np.random.default_rng(2).standard_normal((5, 32)).astype(np.float32)
     found = product("TI,OI->TO", jnp.asarray(x), weight, jnp.int32(1))
     np.testing.assert_allclose(found, x @ numbers[1].T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kinds", [("int8x2", "int8x2"), ("int8x2", "float32"), ("int8", None)])
+def test_several_weights_together_give_what_each_gives_alone(kinds):
+    """Oracle: einsum with each, bit for bit; packed alike, packed unlike, packed and plain."""
+    weights = [
+        jnp.asarray(numbers) if kind is None else replace(weight, activations=kind)
+        for kind, (weight, numbers) in zip(kinds, (packed(3, 5), packed(3, 6)), strict=True)
+    ]
+    x = jnp.asarray(np.random.default_rng(7).standard_normal((5, 32)), jnp.float32)
+    spec = PartitionSpec(None, None)
+    with jax.set_mesh(make_mesh(jax.devices()[:1])):
+        run = jax.jit(lambda *a: einsum_each("TI,OI->TO", *a, out_shardings=(spec, spec)))
+        together = run(x, weights, jnp.int32(1))
+    for got, weight in zip(together, weights, strict=True):
+        np.testing.assert_array_equal(got, product("TI,OI->TO", x, weight, jnp.int32(1)))
 
 
 def test_rows_are_taken_from_plain_and_packed_tables():
