@@ -54,6 +54,10 @@ _HELP = {
     "max_waiting": "requests that may wait for their turn; further ones are answered with 429",
     "max_requests_per_key": "requests of one key at a time; further ones are answered with 429",
     "request_timeout_s": "seconds from arrival to the end of the answer",
+    "mcp_config": 'file that names MCP servers: {"mcpServers": {NAME: {"command": ...}}}',
+    "mcp_command": "one more MCP server: a program and its arguments, in one word of the shell",
+    "mcp_execute": "call the tools of MCP servers here, instead of leaving that to clients",
+    "mcp_max_steps": "rounds of MCP calls for one answer",
     "drain_s": "seconds that running requests get to finish after SIGINT or SIGTERM",
 }
 _ALIASES = {"port": ("--p",), "devices": ("--d",)}

@@ -178,12 +178,17 @@ class ServerConfig:
     max_waiting: int = 512  # requests that may wait for their turn; further ones get 429
     max_requests_per_key: int | None = None  # at one time
     request_timeout_s: float | None = None  # from arrival to the end of the answer
+    mcp_config: str | None = None  # file that names MCP servers
+    mcp_command: str | None = None  # of one more MCP server, with its arguments
+    mcp_execute: bool = False  # the server calls their tools itself
+    mcp_max_steps: int = 5  # rounds of calls for one answer
     drain_s: float = 20.0  # what running requests get to finish after the first signal to stop
 
     def __post_init__(self) -> None:
         _check_choices(self)
         _require(0 <= self.port <= 65535, "port", self.port, "use 0 (any free port) to 65535")
         _require(self.max_waiting >= 0, "max_waiting", self.max_waiting, "use 0 or more requests")
+        _require(self.mcp_max_steps >= 1, "mcp_max_steps", self.mcp_max_steps, "use at least 1")
         _require(self.drain_s >= 0, "drain_s", self.drain_s, "use 0 or more seconds")
         for name in ("max_requests_per_key", "request_timeout_s"):
             value = getattr(self, name)

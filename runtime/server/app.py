@@ -2,6 +2,9 @@
 deadline, errors).
 """
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -20,7 +23,7 @@ from runtime.server.completions import Completions
 from runtime.server.deadline import Deadline
 from runtime.server.embedder import Embedder
 from runtime.server.embeddings import Embeddings
-from runtime.server.endpoint import routes_of
+from runtime.server.endpoint import Endpoint, routes_of
 from runtime.server.errors import ErrorBoundary, routing_error
 from runtime.server.keys import ApiKeys
 from runtime.server.models_route import Models
@@ -31,9 +34,14 @@ from runtime.server.scores import Scores
 from runtime.server.status_route import Status
 from runtime.server.tokens_route import Tokens
 
+if TYPE_CHECKING:
+    from runtime.server.mcp_tools import McpTools
 
-def build_app(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> Starlette:
-    """The application for one engine. It neither starts nor stops the engine."""
+
+def build_app(
+    engine: AsyncEngine, config: ServerConfig, keys: ApiKeys, mcp: "McpTools | None" = None
+) -> Starlette:
+    """The application for one engine. It neither starts nor stops the engine or MCP servers."""
     metrics = Metrics(engine.model_name, engine.stats)
     reply_format = ReplyFormat.of(
         engine.chat_template, config.tool_call_parser, config.reasoning_parser
@@ -55,6 +63,8 @@ def build_app(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> Starl
         Tokens,
     )
     endpoints = [endpoint for routes in route_classes for endpoint in routes(service).endpoints]
+    if mcp is not None:
+        endpoints = _with_mcp(endpoints, ChatCompletions(service), mcp, config)
     endpoints += OpenApi(service, endpoints, has_key=len(keys) > 0).endpoints
     app = Starlette(
         routes=routes_of(endpoints),
@@ -63,6 +73,20 @@ def build_app(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> Starl
     )
     app.router.redirect_slashes = False  # a redirect would drop the body of a POST
     return app
+
+
+def _with_mcp(
+    endpoints: list[Endpoint], chat: ChatCompletions, mcp: "McpTools", config: ServerConfig
+) -> list[Endpoint]:
+    """The chat route takes the tools of MCP servers, too."""
+    from runtime.server.mcp_chat import McpChat  # needs a package that only this needs
+
+    answer = McpChat(chat, mcp, config.mcp_max_steps if config.mcp_execute else 0).answer
+    (path,) = (endpoint.path for endpoint in chat.endpoints)
+    return [
+        replace(endpoint, answer=answer) if endpoint.path == path else endpoint
+        for endpoint in endpoints
+    ]
 
 
 def _layers(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> list[Middleware]:

@@ -6,6 +6,7 @@ requests finish within a limit and end with exit code 0; a second signal kills.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import math
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -26,9 +28,13 @@ from runtime.reply.formats import ReplyFormat
 from runtime.server import request_log
 from runtime.server.app import build_app
 from runtime.server.keys import ApiKeys
+from runtime.server.mcp_config import mcp_servers
 from runtime.server.progress import StartupProgress, ready_text
 
 _CUT_S = 2  # what the last answers get to leave the process
+if TYPE_CHECKING:
+    from runtime.server.mcp_tools import McpTools
+
 _MAX_HEADER_BYTES = 64 * 2**10  # of one request, the request line included
 _BACKLOG = 2048  # connections that may wait to be accepted
 _KILLED = 130  # exit code: 128 + SIGINT
@@ -48,14 +54,30 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
         )
     # An unknown parser is refused before the model is loaded.
     ReplyFormat.of(None, server_config.tool_call_parser, server_config.reasoning_parser)
+    mcp = _mcp_tools(server_config)
     listener = bind(server_config)
     with listener:
         started_s = time.monotonic()
         with StartupProgress() as progress:
             engine = _load(engine_config, progress)
         rows = engine.description | {"ready in": f"{time.monotonic() - started_s:.1f} s"}
-        asyncio.run(_answer(engine, server_config, keys, listener, rows))
+        asyncio.run(_answer(engine, server_config, keys, mcp, listener, rows))
     return 0
+
+
+def _mcp_tools(config: ServerConfig) -> "McpTools | None":
+    """The MCP servers that the flags name, not yet connected."""
+    servers = mcp_servers(config)
+    if not servers:
+        return None
+    try:
+        from runtime.server.mcp_tools import McpTools
+    except ImportError as error:
+        raise ConfigError(
+            f"--mcp-config and --mcp-command need a package that is not there ({error.name}): "
+            "pip install 'halogen-llm[mcp]'"
+        ) from None
+    return McpTools(servers)
 
 
 def _load(config: EngineConfig, progress: StartupProgress) -> Engine:
@@ -140,6 +162,7 @@ async def _answer(
     engine: Engine,
     config: ServerConfig,
     keys: ApiKeys,
+    mcp: "McpTools | None",
     listener: socket.socket,
     rows: dict[str, str],
 ) -> None:
@@ -148,7 +171,7 @@ async def _answer(
     async_engine = AsyncEngine(engine)
     server = _Server(
         uvicorn.Config(
-            build_app(async_engine, config, keys),
+            build_app(async_engine, config, keys, mcp),
             http="h11",  # bounds the size of headers
             h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
             log_config=None,
@@ -175,7 +198,8 @@ async def _answer(
         except OSError as error:  # another server that was loading at the same time came first
             raise _unusable(config, error) from None
         print(ready_text(rows, url, async_engine.model_name, len(keys) > 0), flush=True)
-        await server.serve(sockets=[listener])
+        async with mcp.connected() if mcp else contextlib.nullcontext():
+            await server.serve(sockets=[listener])
     finally:
         ending.cancel()
         await async_engine.aclose()

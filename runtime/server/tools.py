@@ -9,7 +9,7 @@ from runtime.reply.part_parser import Tools
 from runtime.server.errors import bad_request
 from runtime.server.fields import Fields
 
-_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _CHOICES = ("none", "auto", "required")
 _CHOICE_SCHEMAS = (
     {"type": "string", "enum": list(_CHOICES)},
@@ -122,7 +122,7 @@ def read_function(
 ) -> tuple[dict[str, Any], bool]:
     """A function for the chat template, and whether the schema of its arguments must hold."""
     name = function.text("name")
-    if not _NAME.fullmatch(name):
+    if not TOOL_NAME.fullmatch(name):
         raise bad_request(
             function.name("name"),
             f"{function.name('name')} must be 1 to 64 letters, digits, _ . or -",
