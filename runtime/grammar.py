@@ -23,7 +23,7 @@ from runtime.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-MAX_GRAMMAR = 2**20  # characters; an enum of 100,000 strings is refused after 0.5 s
+MAX_GRAMMAR = 2**19  # characters; what fits is compiled or refused within a second
 _MAX_KEPT = 128  # compiled grammars kept for further requests
 # Of one mask; bounds it to about 20 ms. A schema of 120 unions needs less than 1,000.
 _MAX_STEP_ITEMS = 5_000
