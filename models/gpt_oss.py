@@ -14,7 +14,7 @@ from models.hf_config import (
     positive,
     rope_config,
 )
-from models.hf_moe import expert_weights, moe_config, routing_config, sparse_layers
+from models.hf_moe import expert_weights, moe_config, require, routing_config, sparse_layers
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
 from models.layers.moe import CLAMPED_SLOPE
 from models.naming import WeightMap
@@ -28,7 +28,6 @@ DEFAULTS = {
     "sliding_window": 128,
     "attention_bias": True,
     "num_experts_per_tok": 4,
-    "swiglu_alpha": CLAMPED_SLOPE,
     "swiglu_limit": 7.0,
     "rope_theta": 150_000.0,
 }
@@ -37,11 +36,7 @@ DEFAULTS = {
 def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a gpt-oss config. ValueError names a missing or unsupported key."""
     config = DEFAULTS | dict(config)
-    if config["swiglu_alpha"] != CLAMPED_SLOPE:
-        raise ValueError(
-            f"config.json: swiglu_alpha={config['swiglu_alpha']!r} is not supported, only "
-            f"{CLAMPED_SLOPE}"
-        )
+    require(config, {"swiglu_alpha": CLAMPED_SLOPE})
     return decoder_config(
         config,
         layer_windows(config, integer(config, "sliding_window"), lambda layer: layer % 2 == 0),

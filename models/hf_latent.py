@@ -99,8 +99,15 @@ LATENT_WEIGHTS: dict[str, AnySource] = {
     "layers.attention.latent_down.weight": _ATTENTION + "kv_a_proj_with_mqa.weight",
     "layers.attention.latent_down.bias": _ATTENTION + "kv_a_proj_with_mqa.bias",
     "layers.attention.latent_norm.weight": _ATTENTION + "kv_a_layernorm.weight",
-    "layers.attention.key_up": Source(_ATTENTION + "kv_b_proj.weight", _of_each_head(True)),
-    "layers.attention.value_up": Source(_ATTENTION + "kv_b_proj.weight", _of_each_head(False)),
+    # Apart in some GGUF files.
+    "layers.attention.key_up": (
+        Source(_ATTENTION + "kv_b_proj.weight", _of_each_head(True)),
+        Source(_ATTENTION + "k_b_proj.weight", lambda values, want: values.swapaxes(1, 2)),
+    ),
+    "layers.attention.value_up": (
+        Source(_ATTENTION + "kv_b_proj.weight", _of_each_head(False)),
+        _ATTENTION + "v_b_proj.weight",
+    ),
     "layers.attention.indexer.query.weight": _ATTENTION + "indexer.wq_b.weight",
     "layers.attention.indexer.key.weight": _ATTENTION + "indexer.wk.weight",
     "layers.attention.indexer.key_norm.weight": _ATTENTION + "indexer.k_norm.weight",

@@ -4,7 +4,7 @@ Family files add these to what models/hf_config.py reads. On disk experts are te
 or, in some families, one tensor a layer, whose matrices lie either way round: told by its shape.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.config import MoeConfig, RoutingConfig
@@ -31,8 +31,19 @@ def routing_config(config: HFConfig, **fields: Any) -> RoutingConfig:
     return RoutingConfig(**values | fields)
 
 
+def require(config: HFConfig, only: Mapping[str, Any]) -> None:
+    """ValueError where the config says something else for a key of which one value is computed."""
+    for name, value in only.items():
+        if config.get(name) is not None and config[name] != value:
+            raise ValueError(
+                f"config.json: {name}={config[name]!r} is not supported for this architecture; "
+                f"only {value!r} is"
+            )
+
+
 def biased_sigmoid_routing(config: HFConfig, **fields: Any) -> RoutingConfig:
     """DeepSeek-V3's: sigmoid scores, a bias for the choice, experts from the best groups."""
+    require(config, {"scoring_func": "sigmoid", "topk_method": "noaux_tc"})
     values: dict[str, Any] = {
         "scores": "sigmoid",
         "has_choice_bias": True,
@@ -70,6 +81,7 @@ def sparse_layers(config: HFConfig, is_sparse: Callable[[int], bool]) -> tuple[b
 
 def after_dense_layers(config: HFConfig) -> tuple[bool, ...]:
     """DeepSeek's rule: the first `first_k_dense_replace` layers have no experts."""
+    require(config, {"moe_layer_freq": 1})
     num_dense = integer({"first_k_dense_replace": 0, **config}, "first_k_dense_replace")
     return sparse_layers(config, lambda layer: layer >= num_dense)
 

@@ -6,7 +6,7 @@ Reference: the model's published code (huggingface.co/MiniMaxAI/MiniMax-M2).
 
 from models.config import DecoderConfig
 from models.hf_config import HFConfig, decoder_config, integer, layer_windows, rope_config
-from models.hf_moe import expert_weights, moe_config, routing_config, sparse_layers
+from models.hf_moe import expert_weights, moe_config, require, routing_config, sparse_layers
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS, QK_NORM_WEIGHTS
 from models.naming import WeightMap
 
@@ -20,7 +20,7 @@ DEFAULTS = {
     "num_local_experts": 256,
 }
 # Keys of published files -> the one value that is computed.
-FIXED = {
+ONLY = {
     "use_qk_norm": True,
     "qk_norm_type": "per_layer",
     "scoring_func": "sigmoid",
@@ -31,9 +31,7 @@ FIXED = {
 def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a MiniMax-M2 config. ValueError names a missing or unsupported key."""
     config = DEFAULTS | dict(config)
-    for name, value in FIXED.items():
-        if config.get(name, value) != value:
-            raise ValueError(f"config.json: {name}={config[name]!r} is not supported, only {value}")
+    require(config, ONLY)
     if config.get("rotary_dim") is not None:
         config["partial_rotary_factor"] = integer(config, "rotary_dim") / config["head_dim"]
     routing = routing_config(config, scores="sigmoid", is_renormalised=True, has_choice_bias=True)

@@ -21,6 +21,7 @@ from runtime.checkpoint import gguf_experts
 from runtime.checkpoint.contract import CheckpointError
 from runtime.checkpoint.gguf_experts import expert_config, expert_names
 from runtime.checkpoint.gguf_header import GgufHeader
+from runtime.checkpoint.gguf_latent import LATENT_NAMES, deepseek2
 from runtime.checkpoint.gguf_metadata import Metadata
 
 ROTARY_FACTORS = (
@@ -60,6 +61,7 @@ _GLM4_MOE_NAMES = (
     | {"blk.{layer}.post_attention_norm": _LAYER + "post_attention_layernorm"}
     | expert_names("mlp", shared="shared_experts")
 )
+_DEEPSEEK_NAMES = _LLAMA_NAMES | LATENT_NAMES | expert_names("mlp", shared="shared_experts")
 _GPT_OSS_NAMES = (
     _COMMON_NAMES
     | {
@@ -183,6 +185,13 @@ ARCHITECTURES = {
     ),
     "gpt-oss": _Architecture(
         "GptOssForCausalLM", "gpt_oss", _GPT_OSS_NAMES, extra_config=gguf_experts.gpt_oss
+    ),
+    "deepseek2": _Architecture(
+        "DeepseekV3ForCausalLM",
+        "deepseek_v3",
+        _DEEPSEEK_NAMES,
+        is_partly_rotary=True,
+        extra_config=deepseek2,
     ),
     "llama4": _Architecture(
         "Llama4ForCausalLM", "llama4_text", _LLAMA4_NAMES, extra_config=gguf_experts.llama4

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
+from specs import SIZES, SPECS
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent))
@@ -29,176 +30,21 @@ NUM_GREEDY = 12
 MIN_GAP = 0.1  # between the two largest logits of a greedy step
 MIN_DISTINCT = 4  # different tokens among the greedy ones
 
-# Sizes are odd and differ from each other, so that a transposed or swapped axis cannot pass.
-SIZES = dict(
-    vocab_size=97,
-    hidden_size=42,
-    intermediate_size=52,
-    num_hidden_layers=3,
-    num_attention_heads=6,
-    num_key_value_heads=3,
-    max_position_embeddings=96,
-    bos_token_id=0,
-    eos_token_id=1,
-    tie_word_embeddings=False,
-)
-LLAMA3 = dict(
-    rope_type="llama3",
-    factor=8.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=48,
-)
-YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=24, beta_fast=4.0)
-# Three layers of gated delta net, one of attention, one of gated delta net.
-HYBRID = dict(
-    head_dim=24,
-    num_hidden_layers=5,
-    num_key_value_heads=2,
-    linear_conv_kernel_dim=3,
-    linear_key_head_dim=6,
-    linear_value_head_dim=10,
-    linear_num_key_heads=2,
-    linear_num_value_heads=4,
-)
 
-LATENT = dict(
-    num_key_value_heads=6,
-    kv_lora_rank=18,
-    qk_nope_head_dim=10,
-    qk_rope_head_dim=8,
-    v_head_dim=14,
-    head_dim=8,
-    moe_intermediate_size=26,
-    num_experts_per_tok=3,
-    n_routed_experts=8,
-    n_shared_experts=2,
-    routed_scaling_factor=1.7,
-    first_k_dense_replace=1,
-)
-
-# name -> class, rope_parameters, other keys, keys that the older spelling leaves out or changes
-SPECS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
-    "llama_llama3_rope": (
-        "LlamaForCausalLM",
-        dict(rope_theta=500.0, **LLAMA3),
-        dict(head_dim=14),
-        {},
-    ),
-    "llama_linear_rope_bias_tied": (
-        "LlamaForCausalLM",
-        dict(rope_theta=10_000.0, rope_type="linear", factor=4.0),
-        dict(hidden_size=60, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
-        dict(head_dim=None),
-    ),
-    "llama_yarn": ("LlamaForCausalLM", dict(rope_theta=1_000.0, **YARN), dict(head_dim=18), {}),
-    "mistral_window": (
-        "MistralForCausalLM",
-        dict(rope_theta=10_000.0, rope_type="default"),
-        dict(head_dim=10, sliding_window=7),
-        {},
-    ),
-    "qwen2_tied": (
-        "Qwen2ForCausalLM",
-        dict(rope_theta=1_000_000.0, rope_type="default"),
-        dict(hidden_size=60, tie_word_embeddings=True),
-        dict(layer_types=None),
-    ),
-    "qwen2_upper_windows": (
-        "Qwen2ForCausalLM",
-        dict(rope_theta=10_000.0, rope_type="default"),
-        dict(hidden_size=60, use_sliding_window=True, sliding_window=9, max_window_layers=1),
-        dict(layer_types=None),
-    ),
-    "qwen3": (
-        "Qwen3ForCausalLM",
-        dict(rope_theta=1_000_000.0, rope_type="default"),
-        dict(head_dim=10),
-        dict(layer_types=None),
-    ),
-    "deepseek_v2_lite": (
-        "DeepseekV2ForCausalLM",
-        dict(rope_theta=10_000.0, rope_type="default"),
-        dict(**LATENT, q_lora_rank=None, topk_method="greedy", norm_topk_prob=False),
-        dict(head_dim=None),
-    ),
-    "deepseek_v3": (
-        "DeepseekV3ForCausalLM",
-        dict(rope_theta=10_000.0, **YARN, beta_slow=1.0, mscale=1.0, mscale_all_dim=0.8),
-        dict(**LATENT, q_lora_rank=22, n_group=4, topk_group=2, norm_topk_prob=True),
-        dict(head_dim=None),
-    ),
-    "deepseek_v32": (
-        "DeepseekV32ForCausalLM",
-        dict(rope_theta=10_000.0, rope_type="default"),
-        dict(
-            **LATENT,
-            q_lora_rank=22,
-            n_group=1,
-            topk_group=1,
-            norm_topk_prob=True,
-            mlp_layer_types=["dense", "sparse", "sparse"],
-            index_topk=9,
-            index_head_dim=14,
-            index_n_heads=11,
-        ),
-        dict(head_dim=None),
-    ),
-    "qwen3_moe": (
-        "Qwen3MoeForCausalLM",
-        dict(rope_theta=1_000_000.0, rope_type="default"),
-        dict(
-            head_dim=10,
-            num_experts=5,
-            num_experts_per_tok=2,
-            moe_intermediate_size=14,
-            norm_topk_prob=True,
-            mlp_only_layers=[1],
-        ),
-        dict(layer_types=None),
-    ),
-    "gemma3_text": (
-        "Gemma3ForCausalLM",
-        dict(
-            full_attention=dict(rope_theta=1_000_000.0, rope_type="linear", factor=8.0),
-            sliding_attention=dict(rope_theta=10_000.0, rope_type="default"),
-        ),
-        dict(
-            head_dim=12,
-            num_hidden_layers=4,
-            sliding_window=7,
-            layer_types=["sliding_attention"] * 2 + ["full_attention", "sliding_attention"],
-            query_pre_attn_scalar=20,
-            final_logit_softcapping=9.0,
-            tie_word_embeddings=True,
-        ),
-        dict(layer_types=None, sliding_window_pattern=3),
-    ),
-    "qwen3_5": (
-        "Qwen3_5ForCausalLM",
-        dict(
-            rope_theta=1_000_000.0,
-            rope_type="default",
-            partial_rotary_factor=0.25,
-            mrope_section=[1, 1, 1],
-            mrope_interleaved=True,
-        ),
-        HYBRID,
-        dict(layer_types=None),
-    ),
-}
-
-
-def hub_spelling(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The config as files published before transformers 5 spell it."""
+def hub_spelling(config: dict[str, Any], changes: dict[str, Any] | None) -> dict[str, Any]:
+    """The config as files published before transformers 5 spell it; with changes None there are no
+    such files.
+    """
     config = dict(config)
-    rope = dict(config.pop("rope_parameters"))
+    if changes is None:
+        return config
+    rope = dict(config.pop("rope_parameters", None) or {"rope_type": "default"})
     if "sliding_attention" in rope:
         config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
         rope = dict(rope["full_attention"])
-    config["rope_theta"] = rope.pop("rope_theta")
-    if "partial_rotary_factor" in rope:
-        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    for key in ("rope_theta", "partial_rotary_factor"):
+        if key in rope:
+            config[key] = rope.pop(key)
     config["rope_scaling"] = None if rope == {"rope_type": "default"} else rope
     if rope["rope_type"] == "linear" and "rope_local_base_freq" not in config:
         rope["type"] = rope.pop("rope_type")  # the oldest spelling, older than Gemma 3
@@ -211,37 +57,32 @@ def hub_spelling(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
 Table = dict[str, tuple[list[int], float, float]]  # tensor -> shape, mean, deviation
 
 
-def stored_shapes(model: Any) -> dict[str, list[int]]:
+def stored_values(model: Any) -> dict[str, np.ndarray]:
     """Every tensor by the name it has in a checkpoint, which need not be the module's."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        stored = load_file(Path(folder) / "model.safetensors")
-    return {name: list(values.shape) for name, values in stored.items()}
+        return load_file(Path(folder) / "model.safetensors")
 
 
 def recipe(model: Any) -> Table:
     """Shape, mean and deviation of every stored tensor, moved off the values modules start with."""
-    is_gemma = model.config.model_type.startswith("gemma")
-    is_offset = model.config.model_type.startswith(("gemma", "qwen3_5", "qwen3_next"))
+    # These scale the embedding up: kept small, it does not outweigh the layers, and the last norm
+    # makes up for it in the logits that are tied to it.
+    is_small = model.config.model_type.startswith(("gemma", "granite"))
     table = {}
-    for name, shape in stored_shapes(model).items():
+    for name, values in stored_values(model).items():
+        shape = list(values.shape)
         if name == "lm_head.weight":
             table[name] = (shape, 0.0, round(3 / math.sqrt(shape[-1]), 3))
-        elif name == "model.norm.weight" and is_gemma:
-            table[name] = (
-                shape,
-                5.0,
-                1.0,
-            )  # makes up for the small embedding that is tied to the logits
-        elif name.endswith("norm.weight"):
-            is_plain = not is_offset or "linear_attn" in name  # the delta net's own norm
-            table[name] = (shape, 1.0 if is_plain else 0.0, 0.2)
+        elif name == "model.norm.weight" and is_small:
+            table[name] = (shape, 5.0, 1.0)
         elif name.endswith("A_log"):
             table[name] = (shape, -1.5, 0.6)  # states that remember for some ten tokens
-        elif name.endswith("bias"):
-            table[name] = (shape, 0.0, 0.2)
-        elif "embed_tokens" in name:
-            table[name] = (shape, 0.0, 0.06 if is_gemma else 0.35)
+        elif len(shape) == 1:
+            is_one = (values == 1).all() and not name.endswith("bias")
+            table[name] = (shape, 1.0 if is_one else 0.0, 0.2)
+        elif "embed_tokens" in name or ".wte." in name or ".wpe." in name:
+            table[name] = (shape, 0.0, 0.06 if is_small else 0.35)
         else:
             table[name] = (shape, 0.0, round(1.2 / math.sqrt(shape[-1]), 3))
     return table
@@ -285,7 +126,8 @@ def run(model: Any) -> tuple[np.ndarray, list[int], float]:
 def make(name: str) -> None:
     class_name, rope, keys, hub_changes = SPECS[name]
     cls = getattr(transformers, class_name)
-    started = cls(cls.config_class(**{**SIZES, **keys, "rope_parameters": rope}))
+    rope_keys = {"rope_parameters": rope} if rope else {}
+    started = cls(cls.config_class(**{**SIZES, **keys, **rope_keys}))
     config = json.loads(cls.config_class.from_dict(started.config.to_dict()).to_json_string())
     config |= {"architectures": [class_name], "dtype": "float32"}
     hub_config = hub_spelling(config, hub_changes)

@@ -267,9 +267,10 @@ def test_other_chunks_and_blocks_give_the_same_tokens(folder, llm, solo, options
     assert_idle(other)
 
 
-def test_a_model_split_over_two_devices_gives_the_same_tokens(tmp_path):
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_moe"])
+def test_a_model_split_over_two_devices_gives_the_same_tokens(name, tmp_path):
     """Oracle: the same model on one of the process's eight devices. Head counts are made even."""
-    folder = evened(golden("qwen3")).write(tmp_path / "even")
+    folder = evened(golden(name)).write(tmp_path / "even")
     batch, params = prompts(np.random.default_rng(8), 5), SamplingParams(max_tokens=9, **GREEDY)
     answers = []
     for size in (1, 2):
