@@ -61,6 +61,12 @@ _COUNT_EXAMPLES = {
         "tool_choice": {"type": "auto"},
         "thinking": {"type": "disabled"},
     },
+    "a tool by name": {
+        "messages": _CONVERSATION[:1],
+        "tools": _TOOLS,
+        "tool_choice": {"type": "tool", "name": "weather"},
+        "thinking": {"type": "disabled"},
+    },
 }
 _EXAMPLES = {name: {**example, "max_tokens": 32} for name, example in _COUNT_EXAMPLES.items()}
 
@@ -99,11 +105,12 @@ def _read_tools(fields: Fields) -> ToolOptions:
     given = fields.child("tool_choice")
     if given is None:
         return tool_options(functions, None, is_parallel=True)
-    kind = given.text("type", (*_CHOICES, "tool"))
-    named = {"type": "function", "function": {"name": given.string("name")}}
+    choice: Any = _CHOICES.get(given.kind("type", (*_CHOICES, "tool")))
+    if choice is None:
+        choice = {"type": "function", "function": {"name": given.text("name")}}
     return tool_options(
         functions,
-        named if kind == "tool" else _CHOICES[kind],
+        choice,
         is_parallel=not given.boolean("disable_parallel_tool_use"),
     )
 

@@ -61,8 +61,10 @@ class Service:
     def read(self, fields: Fields, read: Callable[[Fields], Body]) -> Body:
         """Check the model of a body, absent meaning the one that is served, and then the rest."""
         self.check_model(fields.string("model"))
-        request_id = fields.string("request_id")
-        if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
+        schema = {"type": "string", "pattern": f"^{_REQUEST_ID.pattern}$"}
+        request_id = fields.any("request_id", schema)
+        is_text = isinstance(request_id, str)
+        if request_id is not None and not (is_text and _REQUEST_ID.fullmatch(request_id)):
             raise bad_request("request_id", "request_id must be 1 to 64 letters, digits, _ or -")
         return read(fields)
 

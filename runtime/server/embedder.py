@@ -41,9 +41,13 @@ def read_vector_options(fields: Fields) -> VectorOptions:
     for name in _HARMLESS:
         fields.any(name)
     pooling = fields.string("pooling", POOLINGS)
+    max_tokens = fields.integer("truncate_prompt_tokens", {"not": {"const": 0}}, minimum=-1)
+    if max_tokens == 0:
+        name = fields.name("truncate_prompt_tokens")
+        raise bad_request(name, f"{name}=0 leaves no token; use -1 (as many as fit) or 1 and more")
     return VectorOptions(
         pooling=next((known for known in POOLINGS if known == pooling), None),
-        max_tokens=fields.integer("truncate_prompt_tokens", minimum=-1),
+        max_tokens=max_tokens,
         has_special_tokens=fields.boolean("add_special_tokens", True),
     )
 

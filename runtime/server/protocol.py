@@ -118,9 +118,7 @@ def read_options(
     if is_stream and sampling.best_of not in (None, sampling.n):
         message = f"best_of={sampling.best_of} is known at the end only; leave stream out"
         raise bad_request("best_of", message)
-    interval = fields.integer("stream_interval")
-    if interval is not None and interval < 1:
-        raise bad_request("stream_interval", f"stream_interval={interval} must be at least 1")
+    interval = fields.integer("stream_interval", minimum=1)
     return GenerationOptions(
         params=sampling,
         grammar=asked,

@@ -42,7 +42,11 @@ EXAMPLES = {
                 "name": "weather",
                 "arguments": '{"city": "Paris"}',
             },
-            {"type": "function_call_output", "call_id": "call_1", "output": "21 degrees"},
+            {
+                "type": "function_call_output",
+                "call_id": "call_1",
+                "output": [{"type": "input_text", "text": "21 degrees"}],
+            },
             {"role": "user", "content": [{"type": "input_text", "text": "And in Rome?"}]},
         ],
         "tools": [
