@@ -41,6 +41,7 @@ ARCHITECTURES = {
     "GraniteForCausalLM": "granite",
     "KimiK25ForConditionalGeneration": "deepseek",
     "Kimi_K25ForConditionalGeneration": "deepseek",
+    "KimiLinearForCausalLM": "kimi_linear",
     "LLaMAForCausalLM": "llama",
     "Llama4ForCausalLM": "llama4",
     "Llama4ForConditionalGeneration": "llama4",

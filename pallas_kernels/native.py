@@ -28,6 +28,7 @@ HANDLERS = (
     "HalogenQuantMatmul",
     "HalogenQuantTake",
     "HalogenZeros",
+    "halogen_gated_delta",
     "halogen_paged_attention",
     "halogen_latent_attention",
 )

@@ -9,11 +9,16 @@ tokens mix freely.
 
 import jax
 
+from pallas_kernels import native
 from pallas_kernels.dispatch import Implementation, choose
-from pallas_kernels.gated_delta import reference
+from pallas_kernels.gated_delta import chunked, cpu, reference
 from pallas_kernels.recurrent import RecurrentBatch
 
-IMPLEMENTATIONS = {"reference": Implementation(reference.gated_delta)}
+IMPLEMENTATIONS = {
+    "cpu": Implementation(cpu.gated_delta, native.refusal, "cpu"),
+    "chunked": Implementation(chunked.gated_delta, platform="gpu"),
+    "reference": Implementation(reference.gated_delta),
+}
 
 
 def gated_delta(
@@ -33,7 +38,8 @@ def gated_delta(
 
     All float32. q, k [T, K, I], normalised and scaled by the caller; v [T, V, J] with V a multiple
     of K: value head n reads key head n // (V / K); log_decay [T, V, 1] or [T, V, I], at most 0;
-    beta [T, V]; states [L, S, V, I, J]; layer int32 scalar. Tokens of no row give zeros. Raises
+    beta [T, V]; states [L, S, V, I, J]; layer int32 scalar. Tokens of no row give zeros. But for
+    "chunked", a sequence's bits do not depend on how it is cut into steps. Raises
     ImplementationError when `implementation` is named and cannot run here.
     """
     if v.shape[1] % k.shape[1]:

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from pallas_kernels.gated_delta import gated_delta
+from pallas_kernels.gated_delta import chunked, gated_delta
 from pallas_kernels.gated_delta.api import IMPLEMENTATIONS
 from pallas_kernels.recurrent import RecurrentBatch
 from pallas_kernels.short_convolution import short_convolution
@@ -13,7 +13,9 @@ LAYERS, SLOTS, LAYER = 2, 7, 1
 KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM = 2, 6, 5, 9
 CHANNELS, WIDTH = 11, 4
 NOWHERE = np.iinfo(np.int32).max
-TOLERANCE = 2e-6  # worst seen 5e-7
+WIDE = 41  # columns of a state: more than a tile of the native kernel, and no multiple of one
+TOLERANCE = 4e-6  # worst seen 5e-7
+EXACT = [name for name in IMPLEMENTATIONS if name != "chunked"]
 
 # Rows of a step: (tokens, slot before, slot after); None = from nothing, or a row of padding.
 STEPS = {
@@ -34,15 +36,15 @@ def batch_of(rows, padded_rows):
     return RecurrentBatch(start, *slots)
 
 
-def delta_inputs(num_tokens, is_per_dimension, seed):
+def delta_inputs(num_tokens, is_per_dimension, seed, value_dim=VALUE_DIM):
     rng = np.random.default_rng(seed)
     q, k = rng.standard_normal((2, num_tokens, KEY_HEADS, KEY_DIM)).astype(np.float32)
     q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
-    v = rng.standard_normal((num_tokens, VALUE_HEADS, VALUE_DIM)).astype(np.float32)
+    v = rng.standard_normal((num_tokens, VALUE_HEADS, value_dim)).astype(np.float32)
     decay_dim = KEY_DIM if is_per_dimension else 1
     decay = -rng.gamma(0.5, size=(num_tokens, VALUE_HEADS, decay_dim)).astype(np.float32)
     beta = rng.random((num_tokens, VALUE_HEADS), np.float32)
-    states = rng.standard_normal((LAYERS, SLOTS, VALUE_HEADS, KEY_DIM, VALUE_DIM))
+    states = rng.standard_normal((LAYERS, SLOTS, VALUE_HEADS, KEY_DIM, value_dim))
     return (q, k, v, decay, beta), states.astype(np.float32)
 
 
@@ -78,18 +80,21 @@ def test_gated_delta_follows_its_definition(implementation, step, is_per_dimensi
 
 
 def run(implementation, inputs, states, batch):
-    call = jax.jit(
-        lambda inputs, states, batch: gated_delta(
-            *inputs, states, np.int32(LAYER), batch, implementation=implementation
-        )
-    )
-    return jax.tree.map(np.asarray, call(inputs, states, batch))
+    """On any platform, the ones for other platforms included."""
+
+    def call(inputs, states, batch):
+        if implementation == "chunked":
+            return chunked.gated_delta(*inputs, states, np.int32(LAYER), batch)
+        arguments = (*inputs, states, np.int32(LAYER), batch)
+        return gated_delta(*arguments, implementation=implementation)
+
+    return jax.tree.map(np.asarray, jax.jit(call)(inputs, states, batch))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", EXACT)
 def test_gated_delta_has_the_same_bits_however_a_sequence_is_cut(implementation):
     """Oracle: the whole sequence in one row, bit for bit."""
-    inputs, states = delta_inputs(17, False, seed=4)
+    inputs, states = delta_inputs(17, False, seed=4, value_dim=WIDE)
     whole, after = run(implementation, inputs, states, batch_of([(17, None, 2)], 1))
     for pieces in ([7, 7, 3], [1] * 17, [16, 1]):
         found, pool, at = [], states, 0

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hybrid_specs import SPECS as HYBRID_SPECS
 from moe_specs import SPECS as MOE_SPECS
 
 # Sizes are odd and differ from each other, so that a transposed or swapped axis cannot pass.
@@ -33,18 +34,6 @@ ALTERNATING = dict(
     layer_types=LOCAL_GLOBAL * 2,
 )
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=24, beta_fast=4.0)
-
-# Three layers of gated delta net, one of attention, one of gated delta net.
-HYBRID = dict(
-    head_dim=24,
-    num_hidden_layers=5,
-    num_key_value_heads=2,
-    linear_conv_kernel_dim=3,
-    linear_key_head_dim=6,
-    linear_value_head_dim=10,
-    linear_num_key_heads=2,
-    linear_num_value_heads=4,
-)
 
 LATENT = dict(
     num_key_value_heads=6,
@@ -320,17 +309,6 @@ SPECS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Changes]] = {
         ),
         dict(head_dim=None),
     ),
-    "qwen3_5": (
-        "Qwen3_5ForCausalLM",
-        dict(
-            rope_theta=1_000_000.0,
-            rope_type="default",
-            partial_rotary_factor=0.25,
-            mrope_section=[1, 1, 1],
-            mrope_interleaved=True,
-        ),
-        HYBRID,
-        dict(layer_types=None),
-    ),
+    **HYBRID_SPECS,
     **MOE_SPECS,
 }

@@ -5,23 +5,28 @@ holds against transformers), unless a test names another.
 """
 
 import asyncio
-import functools
 
 import numpy as np
 import pytest
 from golden import evened, golden
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from naive_loop import (
+    GREEDY,
+    VOCAB,
+    assert_arrivals_are_answered,
+    assert_idle,
+    prompts,
+    solo_of,
+)
 
 from runtime import LLM, SamplingParams
 from runtime.config import ConfigError
 from runtime.engine.async_engine import AsyncEngine
-from runtime.engine.request import Request, RequestOutput
+from runtime.engine.request import Request
 from runtime.engine.sampling_params import ParameterError
 
-VOCAB = 97
 EOS = 1
-GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -41,24 +46,7 @@ def llm(folder):
 
 @pytest.fixture(scope="module")
 def solo(llm):
-    @functools.cache
-    def tokens(prompt, count):
-        known = list(prompt)
-        for _ in range(count):
-            known.append(int(llm.logits(known)[-1].argmax()))
-        return known[len(prompt) :]
-
-    return tokens
-
-
-def prompts(rng, count, longest=30):
-    return [tuple(rng.integers(2, VOCAB, rng.integers(1, longest)).tolist()) for _ in range(count)]
-
-
-def assert_idle(llm):
-    stats = llm.engine.stats()
-    assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (0, 0, stats.num_blocks)
-    llm.engine.blocks.check()
+    return solo_of(llm)
 
 
 def test_a_batch_gives_what_each_prompt_gives_alone(llm, solo):
@@ -98,31 +86,14 @@ def test_a_prefix_hit_changes_nothing_but_the_work(llm, solo):
 @given(seed=st.integers(0, 2**32 - 1))
 def test_any_order_of_arrivals_and_aborts_gives_the_same_tokens(llm, solo, seed):
     rng = np.random.default_rng(seed)
-    engine, outputs, arrivals = llm.engine, {}, []
+    arrivals = []
     for index, prompt in enumerate(prompts(rng, 6)):
         params = SamplingParams(max_tokens=int(rng.integers(1, 14)), **GREEDY)
         arrivals.append((int(rng.integers(0, 9)), Request(f"any-{seed}-{index}", prompt, params)))
     aborts = {
         int(rng.integers(0, 20)): arrivals[int(rng.integers(0, 6))][1].request_id for _ in range(2)
     }
-    step = 0
-    while step < 20 or engine.has_work:
-        for at, request in arrivals:
-            if at == step:
-                outputs[request.request_id] = RequestOutput.of(request)
-                engine.add_request(request)
-        if step in aborts:
-            engine.abort(aborts[step])
-        for delta in engine.step():
-            outputs[delta.request_id].add(delta)
-        step += 1
-    for _, request in arrivals:
-        output = outputs[request.request_id]
-        found = output.outputs[0].token_ids
-        want = solo(request.prompt_token_ids, request.params.max_tokens)
-        assert found == (want if output.is_finished else want[: len(found)])
-        assert output.is_finished or request.request_id in aborts.values()
-    assert_idle(llm)
+    assert_arrivals_are_answered(llm, solo, arrivals, aborts)
 
 
 def test_neighbours_with_any_option_do_not_change_a_greedy_answer_and_nothing_compiles(llm, solo):

@@ -4,17 +4,21 @@ Oracle throughout: `solo`, greedy decoding by full recomputation with LLM.logits
 holds against transformers), unless a test names another.
 """
 
-import functools
-
 import numpy as np
 import pytest
 from golden import golden
+from naive_loop import (
+    GREEDY,
+    VOCAB,
+    assert_arrivals_are_answered,
+    assert_idle,
+    prompts,
+    solo_of,
+)
 
 from runtime import LLM, SamplingParams
-from runtime.engine.request import Request, RequestOutput
+from runtime.engine.request import Request
 
-VOCAB = 97
-GREEDY = {"temperature": 0, "ignore_eos": True}
 LIMITS = {"max_num_seqs": 3, "block_size": 4, "prefill_chunk_size": 7, "max_model_len": 60}
 BLOCK_BYTES = 2 * 1 * 4 * 2 * 24 * 4  # K and V, layers, slots, heads, dimensions, float32
 STATE_BYTES = 4 * (4 * 6 * 10 + 2 * 64) * 4  # layers, state and tail, float32
@@ -37,31 +41,12 @@ def llm(folder):
 
 @pytest.fixture(scope="module")
 def solo(llm):
-    @functools.cache
-    def tokens(prompt, count):
-        known = list(prompt)
-        for _ in range(count):
-            known.append(int(llm.logits(known)[-1].argmax()))
-        return known[len(prompt) :]
-
-    return tokens
-
-
-def prompts(rng, count, longest=24):
-    return [tuple(rng.integers(2, VOCAB, rng.integers(1, longest)).tolist()) for _ in range(count)]
-
-
-def assert_idle(llm):
-    engine = llm.engine
-    assert engine.blocks.num_free == engine.blocks.num_blocks
-    assert engine.states.num_free == engine.states.num_slots
-    engine.blocks.check()
-    engine.states.check()
+    return solo_of(llm)
 
 
 def test_chunks_batches_and_preemption_change_no_token(llm, solo):
     before = llm.engine.stats().preemptions
-    batch = prompts(np.random.default_rng(2), 4)
+    batch = prompts(np.random.default_rng(2), 4, longest=24)
     outputs = llm.generate(list(batch), SamplingParams(max_tokens=24, **GREEDY))
     assert [output.outputs[0].token_ids for output in outputs] == [
         solo(prompt, 24) for prompt in batch
@@ -88,31 +73,13 @@ def test_a_prefix_is_taken_up_from_a_snapshot_and_no_token_changes(llm, solo):
 @pytest.mark.parametrize("seed", range(4))
 def test_any_order_of_arrivals_and_aborts_gives_the_same_tokens(llm, solo, seed):
     rng = np.random.default_rng(seed)
-    outputs, arrivals = {}, []
-    shared = prompts(rng, 1)[0]
+    arrivals, shared = [], prompts(rng, 1, longest=24)[0]
     for index, prompt in enumerate(prompts(rng, 5, longest=12)):
         params = SamplingParams(max_tokens=int(rng.integers(1, 12)), **GREEDY)
         request = Request(f"any-{seed}-{index}", (*shared, *prompt), params)
         arrivals.append((int(rng.integers(0, 9)), request))
     aborts = {int(rng.integers(3, 20)): arrivals[int(rng.integers(0, 5))][1].request_id}
-    step = 0
-    while step < 20 or llm.engine.has_work:
-        for at, request in arrivals:
-            if at == step:
-                outputs[request.request_id] = RequestOutput.of(request)
-                llm.engine.add_request(request)
-        if step in aborts:
-            llm.engine.abort(aborts[step])
-        for delta in llm.engine.step():
-            outputs[delta.request_id].add(delta)
-        step += 1
-    for _, request in arrivals:
-        output = outputs[request.request_id]
-        found = output.outputs[0].token_ids
-        want = solo(request.prompt_token_ids, request.params.max_tokens)
-        assert found == (want if output.is_finished else want[: len(found)])
-        assert output.is_finished or request.request_id in aborts.values()
-    assert_idle(llm)
+    assert_arrivals_are_answered(llm, solo, arrivals, aborts)
 
 
 def test_without_a_prefix_cache_no_snapshots_are_made(folder, llm, solo):
@@ -120,7 +87,7 @@ def test_without_a_prefix_cache_no_snapshots_are_made(folder, llm, solo):
     options = LIMITS | {"max_num_seqs": 1, "prefill_chunk_size": 0, "max_model_len": 40}
     plain = LLM(str(folder), kv_cache_gb=0.01, disable_prefix_cache=True, **options)
     assert plain.engine.states.num_slots == 2
-    batch = prompts(np.random.default_rng(8), 3)
+    batch = prompts(np.random.default_rng(8), 3, longest=24)
     outputs = plain.generate(list(batch), SamplingParams(max_tokens=9, **GREEDY))
     for prompt, output in zip(batch, outputs, strict=True):
         assert output.outputs[0].token_ids == solo(prompt, 9)
@@ -132,7 +99,7 @@ def test_a_recurrent_model_split_over_two_devices_gives_the_same_tokens(folder, 
     """Its 2 key heads and 4 value heads are split, states and convolutions with them."""
     options = LIMITS | {"max_num_seqs": 1, "max_model_len": 40}
     llm = LLM(str(folder), kv_cache_gb=0.01, tensor_parallel_size=2, **options)
-    batch = prompts(np.random.default_rng(8), 3)
+    batch = prompts(np.random.default_rng(8), 3, longest=24)
     outputs = llm.generate(list(batch), SamplingParams(max_tokens=9, **GREEDY))
     assert llm.engine.model.mesh.shape["tensor"] == 2
     for prompt, output in zip(batch, outputs, strict=True):
