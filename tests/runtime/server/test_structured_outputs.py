@@ -135,6 +135,16 @@ def test_every_way_of_asking_holds_on_both_routes(oai, base_url, asked, holds) -
     assert holds(completion.choices[0].text)
 
 
+def test_a_response_follows_the_format_of_its_text(oai) -> None:
+    """Oracle: jsonschema."""
+    format_ = {"type": "json_schema", "name": "s", "strict": True, "schema": SCHEMA}
+    answer = oai.responses.create(
+        model="qwen3", input="Hi", max_output_tokens=100, temperature=0, text={"format": format_}
+    )
+    jsonschema.validate(json.loads(answer.output_text), SCHEMA)
+    assert answer.status == "completed"
+
+
 def test_any_json_object_is_one_or_is_cut(oai) -> None:
     """Oracle: json; a cut is reported as length."""
     choice = chat(oai, response_format={"type": "json_object"}, max_tokens=60).choices[0]
