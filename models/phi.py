@@ -13,7 +13,7 @@ from models.hf_config import (
     rope_config,
 )
 from models.hf_names import COMMON_WEIGHTS
-from models.naming import WeightMap
+from models.naming import WeightMap, fused_qkv
 
 # What transformers assumes where config.json is silent.
 DEFAULTS = {
@@ -46,8 +46,11 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
 
 
 _LAYER = "model.layers.{layer}."
+_FUSED = fused_qkv("layers.attention", _LAYER + "self_attn.qkv_proj")
 WEIGHTS: WeightMap = {
     **COMMON_WEIGHTS,
+    # Files made from the first releases of Phi-2 keep their fused matrix.
+    **{name: (COMMON_WEIGHTS[name], fused) for name, fused in _FUSED.items()},
     "layers.attention_norm.bias": _LAYER + "input_layernorm.bias",
     "layers.attention.query_norm.weight": _LAYER + "self_attn.q_layernorm.weight",
     "layers.attention.query_norm.bias": _LAYER + "self_attn.q_layernorm.bias",

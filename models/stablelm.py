@@ -52,6 +52,13 @@ WEIGHTS: WeightMap = {
     **COMMON_WEIGHTS,
     **PRE_NORM_WEIGHTS,
     **LAYER_NORM_BIASES,
-    "layers.attention.query_norm.weight": _ATTENTION + "q_layernorm.norms.{head}.weight",
-    "layers.attention.key_norm.weight": _ATTENTION + "k_layernorm.norms.{head}.weight",
+    # A tensor for each head, or, in GGUF files, one for all.
+    "layers.attention.query_norm.weight": (
+        _ATTENTION + "q_layernorm.norms.{head}.weight",
+        _ATTENTION + "q_layernorm.weight",
+    ),
+    "layers.attention.key_norm.weight": (
+        _ATTENTION + "k_layernorm.norms.{head}.weight",
+        _ATTENTION + "k_layernorm.weight",
+    ),
 }

@@ -13,9 +13,10 @@ import numpy as np
 
 from runtime.checkpoint.byte_file import ByteFile
 from runtime.checkpoint.contract import CheckpointError, TensorInfo
-from runtime.checkpoint.gguf_architectures import ROTARY_FACTORS, StoredTensor, translate
 from runtime.checkpoint.gguf_experts import with_separate_experts
 from runtime.checkpoint.gguf_header import GgufTensor, read_header
+from runtime.checkpoint.gguf_rope import ROTARY_FACTORS
+from runtime.checkpoint.gguf_translate import StoredTensor, translate
 from runtime.tokenizer import Tokenizer
 
 _FLOATS = {
@@ -36,9 +37,9 @@ class GgufFile:
         self._metadata, self._placed = header.metadata, header.tensors
         self._file = ByteFile(path)
         try:
-            factors = (
-                self._rows(ROTARY_FACTORS, 0, None) if ROTARY_FACTORS in self._placed else None
-            )
+            factors = {
+                name: self._rows(name, 0, None) for name in ROTARY_FACTORS if name in self._placed
+            }
             self.config, self.generation_config, self._stored = translate(
                 str(path), header, factors
             )

@@ -40,6 +40,7 @@ def deepseek2(
     third = ("DeepseekV3ForCausalLM", "deepseek_v3")
     second = ("DeepseekV2ForCausalLM", "deepseek_v2")
     architecture, model_type = third if has_choice_bias else second
+    second_choice = "group_limited_greedy" if config["n_group"] > 1 else "greedy"
     scaling = config["rope_scaling"]
     if scaling and metadata.has("{arch}.rope.scaling.yarn_log_multiplier"):
         # A tenth of mscale_all_dim; the scale of cos and sin, mscale's ratio to it, is 1.
@@ -56,7 +57,7 @@ def deepseek2(
         "qk_rope_head_dim": rope_dim,
         "qk_nope_head_dim": key_dim - rope_dim,
         "v_head_dim": value_dim,
-        "topk_method": "group_limited_greedy" if config["n_group"] > 1 else "greedy",
+        "topk_method": "noaux_tc" if has_choice_bias else second_choice,
         "norm_topk_prob": config.get("norm_topk_prob", has_choice_bias),
         "rope_scaling": scaling,
     }
