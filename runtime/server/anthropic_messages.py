@@ -11,7 +11,6 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from runtime.engine.request import Request
 from runtime.server.anthropic_events import GrowingMessage
 from runtime.server.anthropic_input import read_conversation
 from runtime.server.call import Service
@@ -152,15 +151,7 @@ class AnthropicMessages:
         prepared = await prepare_chat(
             self._service, call.body.prompt, options.params, options.grammar
         )
-        request = Request(
-            call.id,
-            prepared.token_ids,
-            prepared.params,
-            call.record.arrival_s,
-            options.cache_salt,
-            priority=options.priority,
-        )
-        generation = call.generation([request])
+        generation = prepared.generation(call, options)
         message = GrowingMessage(call.id, call.engine.model_name, generation.usage)
         events = grow(message, generation, prepared.replies)
         if options.is_stream:

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from runtime.engine.request import CompletionDelta, Request, RequestDelta, RequestOutput, as_delta
+from runtime.engine.request import CompletionDelta, RequestDelta, RequestOutput, as_delta
 from runtime.reply.parts import Part
 from runtime.server.call import Service
 from runtime.server.chat_message import chat_delta, chat_message
@@ -104,15 +104,7 @@ class ChatCompletions:
         prepared = await prepare_chat(
             self._service, body.prompt, body.options.params, body.options.grammar
         )
-        request = Request(
-            call.id,
-            prepared.token_ids,
-            prepared.params,
-            call.record.arrival_s,
-            body.options.cache_salt,
-            priority=body.options.priority,
-        )
-        generation = call.generation([request])
+        generation = prepared.generation(call, body.options)
         names = TokenNames(call.engine.tokenizer, body.options.is_tokens_as_ids)
         has_ids = body.options.has_token_ids
         choices = _Choices(prepared.replies, names, generation.usage, has_token_ids=has_ids)

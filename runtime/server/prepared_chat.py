@@ -5,14 +5,17 @@ Every route that answers a conversation prepares it here, whatever shape its own
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from runtime.engine.reasoning_rule import ReasoningRule
+from runtime.engine.request import Request
 from runtime.engine.sampling_params import SamplingParams
 from runtime.reply.formats import ReplyFormat
-from runtime.server.call import Service
+from runtime.server.call import Call, Service
 from runtime.server.chat_prompt import ChatPrompt
 from runtime.server.errors import bad_request
-from runtime.server.generation import fit_context, truncated
+from runtime.server.generation import Generation, fit_context, truncated
+from runtime.server.protocol import GenerationOptions
 from runtime.server.replies import Replies
 from runtime.server.structured_outputs import AskedGrammar, check_grammar
 from runtime.server.tools import ToolOptions
@@ -28,6 +31,18 @@ class PreparedChat:
     token_ids: tuple[int, ...]
     params: SamplingParams
     replies: Replies
+
+    def generation(self, call: Call[Any], options: GenerationOptions) -> Generation:
+        """The engine's work for the conversation, under the call's id."""
+        request = Request(
+            call.id,
+            self.token_ids,
+            self.params,
+            call.record.arrival_s,
+            options.cache_salt,
+            priority=options.priority,
+        )
+        return call.generation([request])
 
 
 async def prepare_chat(

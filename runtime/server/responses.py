@@ -15,7 +15,6 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from runtime.engine.request import Request
 from runtime.reply.parts import Reply
 from runtime.server.call import Call, Service
 from runtime.server.endpoint import Endpoint
@@ -92,15 +91,7 @@ class Responses:
     ) -> tuple[GrowingResponse, AsyncGenerator[Event, None]]:
         """The response that will grow in `stored`, and its events, which make it grow."""
         options = call.body.options
-        request = Request(
-            call.id,
-            prepared.token_ids,
-            prepared.params,
-            call.record.arrival_s,
-            options.cache_salt,
-            priority=options.priority,
-        )
-        generation = call.generation([request])
+        generation = prepared.generation(call, options)
         growing = GrowingResponse(
             stored.body,
             generation.usage,

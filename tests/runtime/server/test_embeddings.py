@@ -182,6 +182,7 @@ def test_documents_come_best_first(client: TestClient, path: str) -> None:
     ] * 2
 
 
+@pytest.mark.slow
 def test_the_openai_client_reads_the_vectors_of_a_real_model(tmp_path) -> None:
     """Oracle: transformers' hidden states; the model's folder asks for their mean."""
     recipe = golden("qwen3")
