@@ -13,7 +13,7 @@ from pallas_kernels import native
 if TYPE_CHECKING:
     from pallas_kernels.quant_matmul.api import QTensor
 
-INSTRUCTION_SETS = ("avx512", "avxvnni", "avx2", "scalar")  # fastest first, as in cpu.cc
+INSTRUCTION_SETS = ("avx512", "avxvnni", "avx2", "neon", "scalar")  # fastest first
 
 
 @functools.cache

@@ -12,13 +12,6 @@
 
 namespace halogen {
 
-// Fastest first.
-#if defined(__x86_64__)
-inline const InstructionSet* const kInstructionSets[] = {&kAvx512, &kAvxVnni, &kAvx2, &kScalar};
-#else
-inline const InstructionSet* const kInstructionSets[] = {&kScalar};
-#endif
-
 // By name; "" = the fastest that this machine has.
 inline const InstructionSet* Find(std::string_view name) {
   for (const InstructionSet* candidate : kInstructionSets) {

@@ -131,6 +131,17 @@ struct InstructionSet {
 extern const InstructionSet kScalar;
 #if defined(__x86_64__)
 extern const InstructionSet kAvx2, kAvxVnni, kAvx512;
+#elif defined(__aarch64__)
+extern const InstructionSet kNeon;
+#endif
+
+// Fastest first.
+#if defined(__x86_64__)
+inline const InstructionSet* const kInstructionSets[] = {&kAvx512, &kAvxVnni, &kAvx2, &kScalar};
+#elif defined(__aarch64__)
+inline const InstructionSet* const kInstructionSets[] = {&kNeon, &kScalar};
+#else
+inline const InstructionSet* const kInstructionSets[] = {&kScalar};
 #endif
 
 }  // namespace halogen

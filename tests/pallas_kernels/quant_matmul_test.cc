@@ -123,12 +123,7 @@ void Check(int format, int64_t rows, int64_t columns, int parts, std::mt19937& r
   }
   CheckSums(matrices[0], x, columns, parts, alone);
 
-#if defined(__x86_64__)
-  const std::vector<const InstructionSet*> sets = {&kScalar, &kAvx2, &kAvxVnni, &kAvx512};
-#else
-  const std::vector<const InstructionSet*> sets = {&kScalar};
-#endif
-  for (const InstructionSet* isa : sets) {
+  for (const InstructionSet* isa : kInstructionSets) {
     if (!isa->is_supported()) continue;
     for (const int64_t tokens : {int64_t{1}, int64_t{2}, int64_t{9}, kTokens}) {
       const std::vector<float> first(x.begin(), x.begin() + tokens * columns);
