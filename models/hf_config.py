@@ -231,16 +231,6 @@ def refuse_unread(config: HFConfig, understood: Collection[str]) -> None:
             )
 
 
-def drafting_prefixes(config: HFConfig) -> tuple[str, ...]:
-    """How the names of tensors begin that belong to layers past the decoder's, which draft tokens
-    (multi-token prediction, arXiv:2412.19437, section 2.2) and are not computed.
-    """
-    if not config.get("num_nextn_predict_layers"):
-        return ()
-    first, count = layer_count(config), integer(config, "num_nextn_predict_layers")
-    return tuple(f"model.layers.{layer}." for layer in range(first, first + min(count, MAX_LAYERS)))
-
-
 def attention_config(config: HFConfig, **fields: Any) -> AttentionConfig:
     """The sizes that all families spell alike; `fields` beside or instead of them."""
     num_heads = integer(config, "num_attention_heads")
@@ -458,8 +448,8 @@ def rope_entry(
     if kind == "llama3":
         fields["low_freq_factor"] = positive(entry, "low_freq_factor")
         fields["high_freq_factor"] = positive(entry, "high_freq_factor")
-        if fields["high_freq_factor"] <= fields["low_freq_factor"]:
-            raise ValueError("config.json: rope high_freq_factor must exceed low_freq_factor")
+        if fields["high_freq_factor"] < fields["low_freq_factor"]:
+            raise ValueError("config.json: rope high_freq_factor is below low_freq_factor")
     if kind != "default":
         fields["factor"] = positive(entry, "factor")
     return RopeConfig(theta=positive(entry, "rope_theta"), kind=kind, **fields)

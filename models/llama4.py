@@ -69,7 +69,7 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         config,
         **shared,
         name=GLOBAL,
-        query_growth=growth if flag(config, "attn_temperature_tuning") else None,
+        query_growth=growth if config["attn_temperature_tuning"] else None,  # early files say 4
     )
     used = {layer.mixer for layer in layers}
     mlp_dim = integer(config, "intermediate_size")

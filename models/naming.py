@@ -99,7 +99,7 @@ IGNORABLE = re.compile(
     r"(.*\.rotary_emb\.inv_freq)"
     r"|((model\.)?(vision_tower|vision_model|visual|audio_tower|multi_modal_projector|mm_projector"
     r"|embed_vision|embed_audio)\..*)"
-    r"|(mtp\..*)"  # layers that guess further tokens ahead (Qwen)
+    r"|(mtp\..*)|(model\.mtp_.*)"  # layers that guess further tokens ahead (Qwen, ERNIE)
 )
 DRAFT_MARK = "eh_proj.weight"
 TIED_LOGITS = "lm_head.weight"  # some files of tied models store the embedding a second time

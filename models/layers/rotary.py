@@ -45,7 +45,8 @@ def _llama3(rope: RopeConfig, frequencies: np.ndarray) -> np.ndarray:
     factor, those above high_freq_factor kept, with a ramp between.
     """
     turns = np.float32(rope.original_max_positions) * frequencies / np.float32(2 * math.pi)
-    ramp = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    span = rope.high_freq_factor - rope.low_freq_factor
+    ramp = (turns - rope.low_freq_factor) / (span or 1e-6)  # a step where the ramp has no length
     kept = np.clip(ramp, 0, 1).astype(np.float32)
     return (1 - kept) * frequencies / np.float32(rope.factor) + kept * frequencies
 

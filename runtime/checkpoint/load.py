@@ -19,9 +19,7 @@ import jax
 import numpy as np
 
 from models.config import Stack
-from models.hf_config import drafting_prefixes
 from models.naming import Match, Source, WeightMap, match
-from models.text_part import text_config, text_name
 from pallas_kernels.quant_matmul import QTensor, pack
 from pallas_kernels.quant_matmul.api import Activations
 from runtime.checkpoint.contract import Checkpoint, CheckpointError, TensorInfo
@@ -112,12 +110,7 @@ def _matched(
     stacks: Mapping[str, Stack],
 ) -> Match:
     """The tensors that each parameter is made of, once everything fits."""
-    drafting = drafting_prefixes(text_config(checkpoint.config))
-    shapes = {
-        name: info.shape
-        for name, info in checkpoint.tensors.items()
-        if not text_name(name).startswith(drafting)
-    }
+    shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
     wanted = {name: want.shape for name, want in abstract.items()}
     found = match(weights, wanted, shapes, stacks)
     problems = list(found.problems)

@@ -226,7 +226,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "rope_type": "llama3",
                 "factor": 8.0,
                 "low_freq_factor": 4.0,
-                "high_freq_factor": 4.0,
+                "high_freq_factor": 3.0,
             }
         },
     ),

@@ -1,4 +1,4 @@
-"""Families with experts: what they refuse, and what real checkpoints carry beside the decoder."""
+"""Families with experts: where these are, how files part them, and what is refused."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import pytest
 from golden import golden
 
 from models import family_of
-from models.config import DecoderConfig
-from models.hf_config import drafting_prefixes
+from models.config import AttentionConfig, DecoderConfig, QueryGrowth, RopeConfig
 from models.hf_moe import fused_expert_weights
+from models.layers.rotary import rotary_frequencies
 from models.naming import Source
 
 
@@ -82,8 +82,19 @@ def test_fused_experts_are_parted_whichever_way_they_lie(is_paired: bool) -> Non
     np.testing.assert_array_equal(take("up.bias", joint[:, :, 0], (3, 4)), up[:, :, 0])
 
 
-def test_layers_that_draft_tokens_are_past_the_decoder() -> None:
-    """Oracle: the names in GLM-4.5's published index: 46 layers, then one more."""
-    config = {"num_hidden_layers": 46, "num_nextn_predict_layers": 1}
-    assert drafting_prefixes(config) == ("model.layers.46.",)
-    assert drafting_prefixes({"num_hidden_layers": 46}) == ()
+def test_llama4_reads_its_first_files() -> None:
+    """Oracle: Scout's published config.json, which gives a number for a flag, no list of layers
+    without rotary embedding, and llama3 factors without a ramp between them.
+    """
+    scaling = {"rope_type": "llama3", "factor": 16.0, "original_max_position_embeddings": 8192}
+    scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 1.0}
+    published = {"attn_temperature_tuning": 4, "no_rope_layers": [], "rope_scaling": scaling}
+    config = read("llama4_text", published | {"layer_types": None, "rope_parameters": None})
+    assert [layer.rope for layer in config.layers] == [0, 0, 1, 0]
+    (_, reaching) = config.mixers
+    assert isinstance(reaching, AttentionConfig)
+    assert reaching.query_growth == QueryGrowth(0.2, 5, 1)
+    slowed, _ = rotary_frequencies(config.ropes[0])
+    plain, _ = rotary_frequencies(RopeConfig(config.ropes[0].dim, theta=config.ropes[0].theta))
+    is_fast = 8192 * plain / (2 * np.pi) > 1
+    np.testing.assert_allclose(slowed, np.where(is_fast, plain, plain / 16), rtol=1e-6)
