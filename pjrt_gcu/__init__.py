@@ -33,3 +33,14 @@ def is_registered() -> bool:
     """Whether this process has registered the platform."""
     module = sys.modules.get("pjrt_gcu.register")
     return module is not None and module.is_registered()
+
+
+def stats() -> dict[str, int]:
+    """What the plugin has done in this process: compiles, launches, transfers and their bytes ...;
+    counters only grow. Empty where the platform is not registered.
+    """
+    if not is_registered():
+        return {}
+    from pjrt_gcu import counters
+
+    return counters.stats()

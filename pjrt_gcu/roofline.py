@@ -8,7 +8,7 @@ nothing about the vendor's compiler.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pjrt_gcu.stats import LoggedLaunch
+from pjrt_gcu.counters import LoggedLaunch
 
 S60_BYTES_PER_S = 672e9  # published; the arithmetic peak is not
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pjrt_gcu import counters
+from pjrt_gcu.roofline import Clock
 from runtime.config import EngineConfig
 from runtime.engine.engine import Engine
 from runtime.engine.request import Request
@@ -41,6 +43,8 @@ class Figures:
     parameter_bytes: int
     num_steps: int
     device: str
+    # On a simulated GCU: what the device's memory bandwidth would allow, see pjrt_gcu.roofline.
+    estimated_s60_decode_tokens_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,12 @@ class _Round:
 
 
 def measure(
-    config: EngineConfig, prompt_len: int, output_len: int, batch: int, rounds: int
+    config: EngineConfig,
+    prompt_len: int,
+    output_len: int,
+    batch: int,
+    rounds: int,
+    clock: Clock = Clock(),  # noqa: B008  frozen
 ) -> Figures:
     """Load the model, run one round to warm up and `rounds` more. Raises ConfigError,
     CheckpointError, ParameterError.
@@ -78,7 +87,25 @@ def measure(
         parameter_bytes=engine.model.parameter_bytes,
         num_steps=(engine.stats().steps - steps) // rounds,
         device=engine.description["device"],
+        estimated_s60_decode_tokens_per_s=_roofline(engine, prompt_len, output_len, batch, clock),
     )
+
+
+def _roofline(
+    engine: Engine, prompt_len: int, output_len: int, batch: int, clock: Clock
+) -> float | None:
+    """Decoded tokens per second by the clock, from the last launches of the log: a bound, not a
+    measurement. None where no GCU is used.
+    """
+    if engine.model.platform != "gcu":
+        return None
+    spec = engine.runner.cache_spec
+    token_bytes = spec.block_bytes / engine.config.block_size / engine.model.mesh.devices.size
+    seconds = sum(
+        clock.seconds(launch, further_bytes=batch * (prompt_len + index) * token_bytes)
+        for index, launch in enumerate(counters.launches()[-output_len:], 1)
+    )
+    return batch * output_len / seconds
 
 
 def _run(
@@ -121,13 +148,18 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument(
+        "--gcu-gb-per-s", type=float, default=672, help="of the estimate on a simulated GCU"
+    )
+    parser.add_argument("--gcu-tflops", type=float, help="peak of the estimate; default: no limit")
+    parser.add_argument(
         "--json", metavar="FILE", help="write one JSON object; - = last line of the output"
     )
     args = parser.parse_args(argv)
     config = EngineConfig(
         model=args.model, device=args.device, dtype=args.dtype, max_num_seqs=max(args.batch, 1)
     )
-    figures = measure(config, args.prompt_len, args.output_len, args.batch, args.rounds)
+    clock = Clock(args.gcu_gb_per_s * 1e9, args.gcu_tflops and args.gcu_tflops * 1e12)
+    figures = measure(config, args.prompt_len, args.output_len, args.batch, args.rounds, clock)
     for name, value in asdict(figures).items():
         print(
             f"{name:22s} {value:,.4g}" if isinstance(value, float) else f"{name:22s} {value}",

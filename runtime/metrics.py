@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+import pjrt_gcu
 from runtime.engine.request import EngineStats, Request, RequestDelta
 
 # Upper bounds in seconds: from one decode step of a small model to a long prompt on a slow device.
@@ -102,6 +103,10 @@ class _StatsCollector(Collector):
                 metric = family(name, documentation, labels=("model_name",))
                 metric.add_metric((self._model_name,), value)
                 yield metric
+        for name, value in pjrt_gcu.stats().items():
+            yield CounterMetricFamily(
+                f"halogen:gcu_{name}", "Of the GCU plugin, docs/gcu.md.", value=value
+            )
 
 
 class Metrics:

@@ -30,6 +30,7 @@ ROOMS = {
     "models": ["models"],
     "kernels": ["pallas_kernels"],
     "gcu": ["pjrt_gcu"],
+    "coverage": ["pjrt_gcu.coverage"],
     "build": ["pallas_kernels.native_build"],
 }
 

@@ -10,8 +10,8 @@ from models import ARCHITECTURES
 # Room -> rooms it may import. Records are plain data that both sides of an arrow know.
 ALLOWED = {
     "serve": {"server", "settings"},
-    "offline": {"engine", "records", "text", "settings"},
-    "server": {"engine", "records", "text", "reply", "settings"},
+    "offline": {"engine", "records", "text", "settings", "gcu"},
+    "server": {"engine", "records", "text", "reply", "settings", "gcu"},
     "engine": {"records", "runner", "text", "settings"},
     "records": set(),
     "runner": {"records", "checkpoint", "text", "settings", "models", "kernels"},
@@ -23,6 +23,7 @@ ALLOWED = {
     "kernels": set(),
     "gcu": {"kernels"},  # for the compiler of native code
     "build": {"kernels", "gcu"},
+    "coverage": {"gcu", "offline"},
 }
 
 # Scheduling is testable without a device: these load neither JAX nor the server, nor by others.

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from pjrt_gcu import stats
+from pjrt_gcu import counters
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +28,11 @@ def gcu(request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.fixture
 def counted() -> Callable[[], dict[str, int]]:
     """Counters since the test began, or since the last call."""
-    last = stats.stats()
+    last = counters.stats()
 
     def since() -> dict[str, int]:
         nonlocal last
-        now = stats.stats()
+        now = counters.stats()
         change = {name: now[name] - last[name] for name in now}
         last = now
         return change

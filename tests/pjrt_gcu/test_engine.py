@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 from golden import evened, golden
 
-from pjrt_gcu import stats
+from pjrt_gcu import counters
+from pjrt_gcu.roofline import Clock
 from runtime import LLM, SamplingParams
+from runtime.bench import measure
+from runtime.config import EngineConfig
+from runtime.metrics import Metrics
 
 LIMITS: dict[str, Any] = {
     "max_num_seqs": 2,
@@ -82,7 +86,7 @@ def test_a_decode_step_is_one_launch_one_put_and_one_fetch(
 def test_no_launch_of_a_step_is_longer_than_its_weights(llm: LLM) -> None:
     """Oracle: the parameters' bytes; the cache is donated and counts with what is written only."""
     tokens(llm)
-    launch = stats.launches()[-1]
+    launch = counters.launches()[-1]
     assert 0 < launch.traffic_bytes - llm.engine.model.parameter_bytes < 100_000
 
 
@@ -98,3 +102,20 @@ def test_programs_that_were_kept_are_loaded(
     assert seen[1][0] == seen[0][0]
     assert seen[1][1]["compiles"] == 0
     assert seen[1][1]["loads"] > 0
+
+
+def test_the_metrics_page_has_the_plugins_counters(llm: LLM) -> None:
+    """Oracle: the counters themselves."""
+    page = Metrics("m", llm.engine.stats).page().decode()
+    assert f"halogen:gcu_launches_total {float(counters.stats()['launches'])}" in page
+
+
+def test_the_bench_estimates_what_the_bandwidth_allows(
+    folder: Path, gcu_devices: list[Any]
+) -> None:
+    """Oracle: parameters and cached keys and values, read once a step at 1 GB a second."""
+    config = EngineConfig(model=str(folder), device="gcu", **LIMITS)
+    figures = measure(config, 5, 4, batch=1, rounds=1, clock=Clock(1e9))
+    estimate = figures.estimated_s60_decode_tokens_per_s
+    assert estimate is not None
+    assert 0.7 * 1e9 < estimate * figures.parameter_bytes < 1e9

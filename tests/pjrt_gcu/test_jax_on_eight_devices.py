@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pjrt_gcu import stats
+from pjrt_gcu import counters
 
 N = 8
 ROWS = P("d")
@@ -106,11 +106,11 @@ def test_a_program_of_eight_devices_is_one_launch(mesh: Mesh, counted: Any) -> N
     array = jax.device_put(normal(16, 3), NamedSharding(mesh, P("d")))
     program = jax.jit(lambda x: x * 2 + 1)
     jax.block_until_ready(program(array))
-    before = stats.launches()[-1].sequence
+    before = counters.launches()[-1].sequence
     counted()
     jax.block_until_ready(program(array))
     assert counted()["launches"] == 1
-    (launch,) = stats.launches(before + 1)
+    (launch,) = counters.launches(before + 1)
     assert launch.num_devices == N
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pjrt_gcu import stats
+from pjrt_gcu import counters
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -21,10 +21,10 @@ def limited(gcu: Any) -> Iterator[Callable[[int], None]]:
 
     def leave(free: int) -> None:
         used = gcu.memory_stats()["bytes_in_use"]
-        stats.set_memory_limit(gcu.id, used + free)
+        counters.set_memory_limit(gcu.id, used + free)
 
     yield leave
-    stats.set_memory_limit(gcu.id, 48 * GIB)
+    counters.set_memory_limit(gcu.id, 48 * GIB)
 
 
 def test_a_device_has_48_gib(gcu: Any) -> None:

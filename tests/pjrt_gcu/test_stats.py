@@ -6,8 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from pjrt_gcu import stats
+from pjrt_gcu import counters
+from pjrt_gcu.roofline import Clock
 
 Counted = Callable[[], dict[str, int]]
 
@@ -41,7 +43,7 @@ def test_a_launch_is_logged_with_its_bytes_and_operations() -> None:
 
     program = jax.jit(named_for_the_log)
     jax.block_until_ready(program(jnp.ones((11, 13)), jnp.ones((13, 13))))
-    launch = stats.launches()[-1]
+    launch = counters.launches()[-1]
     assert launch.program == "jit_named_for_the_log"
     assert launch.traffic_bytes == 4 * (11 * 13 + 13 * 13 + 11 * 13)
     assert launch.flops == 3 * 2 * 11 * 13 * 13
@@ -51,14 +53,28 @@ def test_a_donated_argument_is_no_traffic() -> None:
     """Oracle: a cache of 1 MiB that is written in place; only the row counts."""
     program = jax.jit(lambda cache, row: cache.at[3].set(row), donate_argnums=0)
     jax.block_until_ready(program(jnp.zeros((256, 1024)), jnp.ones(1024)))
-    assert stats.launches()[-1].traffic_bytes == 1024 * 4
+    assert counters.launches()[-1].traffic_bytes == 1024 * 4
 
 
 def test_the_log_is_read_from_a_launch_on(gcu: Any) -> None:
     program = jax.jit(lambda x: x + 3)
     program(jnp.zeros(2))
-    last = stats.launches()[-1].sequence
+    last = counters.launches()[-1].sequence
     program(jnp.zeros(2))
-    later = stats.launches(last + 1)
+    later = counters.launches(last + 1)
     assert [launch.sequence for launch in later] == list(range(last + 1, last + 1 + len(later)))
     assert later[-1].program == "jit__lambda"
+
+
+@pytest.mark.no_device
+def test_a_clock_replays_launches_at_a_devices_rates() -> None:
+    """Oracle: the formula: the slower of memory and arithmetic, one launch after the other."""
+    launches = [
+        counters.LoggedLaunch(0, "a", 1, traffic_bytes=2_000, flops=10_000, start_ns=0),
+        counters.LoggedLaunch(1, "b", 1, traffic_bytes=1_000, flops=90_000, start_ns=9),
+    ]
+    assert Clock(bytes_per_s=1000).replay(launches) == 3
+    assert Clock(bytes_per_s=1000, flops_per_s=10_000).replay(launches) == 2 + 9
+    assert Clock(bytes_per_s=1000).seconds(launches[0], further_bytes=500) == 2.5
+    with pytest.raises(ValueError, match="bytes_per_s is 0"):
+        Clock(bytes_per_s=0)
