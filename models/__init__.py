@@ -77,6 +77,12 @@ ARCHITECTURES = {
     "YiForCausalLM": "llama",
 }
 
+# Checkpoints with code of their own, and what the same models are called once converted.
+CONVERTED = {
+    "ChatGLMModel": "GlmForCausalLM or Glm4ForCausalLM (the repositories whose name ends in -hf)",
+    "ChatGLMForConditionalGeneration": "GlmForCausalLM (the repositories whose name ends in -hf)",
+}
+
 
 class Family(Protocol):
     """What the module of a family holds; beside these a subclass of models.decoder.Decoder under
@@ -97,6 +103,11 @@ def family_of(hf_config: dict[str, Any]) -> Family:
     for name in names:
         if name in ARCHITECTURES:
             return cast(Family, import_module(f"models.{ARCHITECTURES[name]}"))
+        if name in CONVERTED:
+            raise ValueError(
+                f"architecture {name} is laid out by code in its repository and not supported; use "
+                f"the converted model, {CONVERTED[name]}"
+            )
     asked = ", ".join(names) or "none (config.json has no architectures)"
     similar = [match for name in names for match in get_close_matches(name, ARCHITECTURES, n=3)]
     known = list(dict.fromkeys(similar + sorted(ARCHITECTURES)))

@@ -252,6 +252,12 @@ def test_unknown_architecture_lists_those_known_most_similar_first() -> None:
         family_of({})
 
 
+def test_a_layout_of_remote_code_is_refused_with_the_converted_form() -> None:
+    """Oracle: the name under which transformers has the converted model."""
+    with pytest.raises(ValueError, match=r"ChatGLMModel .* GlmForCausalLM or Glm4ForCausalLM"):
+        family_of({"architectures": ["ChatGLMModel"]})
+
+
 def test_a_family_is_imported_only_when_asked_for() -> None:
     """Oracle: sys.modules of a fresh interpreter."""
     code = "import sys, models; print([m for m in ('jax', 'models.llama') if m in sys.modules])"
