@@ -1,0 +1,178 @@
+"""A request's tokens and the bits of its log-probabilities do not depend on what else runs.
+
+Oracle throughout: the request alone, on an empty cache. Compared with:
+again through a prefix hit, and among random neighbours with random options, some of which leave.
+Packed weights with native kernels.
+"""
+
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from models.cache import CacheSpec
+from runtime import LLM, SamplingParams
+from runtime.config import EngineConfig
+from runtime.engine.request import Request, RequestOutput
+from runtime.runner.model import load_model
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "checkpoint")]
+from tiny_files import write_gguf  # noqa: E402
+from tiny_tokenizers import byte_level_backend, byte_level_metadata  # noqa: E402
+
+VOCAB = 90
+PROBES = (
+    {"temperature": 0},
+    {"temperature": 1.1, "seed": 7, "top_p": 0.9, "top_k": 40},
+    {"temperature": 0.8, "seed": 8, "typical_p": 0.8, "xtc_probability": 0.5, "top_n_sigma": 2.0},
+    {
+        "temperature": 0.9,
+        "seed": 9,
+        "repetition_penalty": 1.2,
+        "dry_multiplier": 0.8,
+        "min_p": 0.01,
+    },
+)
+
+
+def packed_file(path: Path) -> Path:
+    """A llama of Q8_0 and Q4_0 matrices, which stay packed."""
+    random = np.random.default_rng(3)
+    shapes = {"attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64)}
+    shapes |= {"ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}
+    backend = byte_level_backend()
+    vocab_size = backend.get_vocab_size()
+    tensors: dict = {"output_norm.weight": np.ones(64, np.float32)}
+    kinds = (gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0)
+
+    def packed(shape: tuple[int, int], kind: gguf.GGMLQuantizationType) -> tuple:
+        values = (random.standard_normal(shape) / 6).astype(np.float32)
+        return gguf.quants.quantize(values, kind), kind
+
+    for name in ("token_embd.weight", "output.weight"):
+        tensors[name] = packed((vocab_size, 64), kinds[0])
+    for layer in range(2):
+        for norm in ("attn_norm", "ffn_norm"):
+            tensors[f"blk.{layer}.{norm}.weight"] = np.ones(64, np.float32)
+        for index, (name, shape) in enumerate(shapes.items()):
+            tensors[f"blk.{layer}.{name}.weight"] = packed(shape, kinds[index % 2])
+    metadata = {
+        "{arch}.embedding_length": 64,
+        "{arch}.block_count": 2,
+        "{arch}.feed_forward_length": 96,
+        "{arch}.attention.head_count": 4,
+        "{arch}.attention.head_count_kv": 2,
+        "{arch}.attention.key_length": 16,
+    }
+    return write_gguf(path, "llama", tensors, metadata | byte_level_metadata(backend))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(packed_file(tmp_path_factory.mktemp("invariance") / "packed.gguf"))
+
+
+def engine_of(model: str, **options) -> LLM:
+    llm = LLM(model, max_model_len=64, **options)
+    assert llm.engine.stats().compiles_after_ready == 0
+    return llm
+
+
+@pytest.fixture(scope="module")
+def llm(model: str) -> LLM:
+    """Few blocks, so that neighbours drive each other out of the prefix cache."""
+    loaded = load_model(EngineConfig(model=model), lambda *_report: None)
+    block_bytes = CacheSpec.of(loaded.config, 4, np.dtype(np.float32)).block_bytes
+    options = {"max_num_seqs": 3, "block_size": 4, "prefill_chunk_size": 9}
+    return engine_of(model, kv_cache_gb=21.5 * block_bytes / 2**30, **options)
+
+
+def probes() -> list[tuple[list[int], SamplingParams]]:
+    random = np.random.default_rng(1)
+    return [
+        (
+            random.integers(2, VOCAB, 23).tolist(),
+            SamplingParams(max_tokens=14, logprobs=5, ignore_eos=True, **options),
+        )
+        for options in PROBES
+    ]
+
+
+def bits(output: RequestOutput) -> list[tuple]:
+    """Token, log-probability and alternatives of each position, floats as their bits."""
+    (completion,) = output.outputs
+    return [
+        (entry.token_id, entry.logprob.hex(), entry.rank, [(i, p.hex()) for i, p in entry.top])
+        for entry in completion.logprobs or ()
+    ]
+
+
+def random_params(random: np.random.Generator) -> SamplingParams:
+    """Any options for a neighbour."""
+    chosen = {
+        "temperature": random.choice([0.0, 0.7, 1.5]),
+        "top_p": random.choice([1.0, 0.8]),
+        "top_k": int(random.choice([0, 5, 200])),
+        "min_p": random.choice([0.0, 0.1]),
+        "typical_p": random.choice([1.0, 0.7]),
+        "top_n_sigma": random.choice([0.0, 1.0]),
+        "xtc_probability": random.choice([0.0, 0.5]),
+        "dry_multiplier": random.choice([0.0, 0.8]),
+        "presence_penalty": random.choice([0.0, 1.0]),
+        "repetition_penalty": random.choice([1.0, 1.3]),
+        "logprobs": [None, 0, 20][random.integers(3)],
+        "prompt_logprobs": [None, 2][random.integers(2)],
+        "logit_bias": [{}, {5: 3.0}][random.integers(2)],
+        "n": int(random.choice([1, 1, 2])),
+        "min_tokens": int(random.choice([0, 3])),
+    }
+    return SamplingParams(max_tokens=int(random.integers(3, 20)), **chosen)
+
+
+def among(llm: LLM, number: int, num_neighbours: int, seed: int) -> list[tuple]:
+    """The bits of a probe that arrives somewhere among neighbours, some of which leave early."""
+    random = np.random.default_rng(seed)
+    prompt, params = probes()[number]
+    arrivals = [
+        Request(
+            f"n{seed}-{index}",
+            tuple(random.integers(2, VOCAB, random.integers(1, 40)).tolist()),
+            random_params(random),
+        )
+        for index in range(num_neighbours)
+    ]
+    probe = Request(f"probe-{seed}", tuple(prompt), params)
+    arrivals.insert(int(random.integers(0, num_neighbours)), probe)
+    output, step = RequestOutput.of(probe), 0
+    while arrivals or llm.engine.has_work:
+        for request in arrivals[:2]:
+            llm.engine.add_request(request)
+        arrivals = arrivals[2:]
+        if step % 11 == 5:
+            llm.engine.abort(f"n{seed}-{random.integers(0, num_neighbours)}")
+        for delta in llm.engine.step():
+            if delta.request_id == probe.request_id:
+                output.add(delta)
+        step += 1
+    assert output.is_finished
+    return bits(output)
+
+
+@pytest.fixture(scope="module")
+def alone(llm: LLM) -> list[list[tuple]]:
+    return [bits(llm.generate(prompt, params)[0]) for prompt, params in probes()]
+
+
+def test_through_a_prefix_hit(llm: LLM, alone: list[list[tuple]]) -> None:
+    for number, (prompt, params) in enumerate(probes()):
+        llm.generate(prompt, SamplingParams(max_tokens=1))
+        output = llm.generate(prompt, params)[0]
+        assert output.num_cached_tokens == 20
+        assert bits(output) == alone[number], PROBES[number]
+
+
+def test_among_random_neighbours(llm: LLM, alone: list[list[tuple]]) -> None:
+    for number in range(len(PROBES)):
+        assert among(llm, number, 12, seed=number) == alone[number], PROBES[number]
