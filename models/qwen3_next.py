@@ -122,7 +122,9 @@ _COMMON: WeightMap = {
         f"layers.delta.{part}_conv": Source(_DELTA + "conv1d.weight", first_row=first)
         for part, first in _FIRST_ROWS.items()
     },
-    "layers.moe.shared_gate.weight": f"{_MLP}.shared_expert_gate.weight",
+    "layers.moe.shared_gate.weight": Source(  # GGUF files store [1, D] as [D]
+        f"{_MLP}.shared_expert_gate.weight", lambda values, want: values.reshape(want)
+    ),
     "layers.delta.decay_bias": _DELTA + "dt_bias",
     "layers.delta.decay_log": _DELTA + "A_log",
     "layers.delta.norm.weight": _DELTA + "norm.weight",

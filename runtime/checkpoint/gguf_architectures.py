@@ -10,6 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.checkpoint import gguf_dense, gguf_experts
+from runtime.checkpoint.gguf_delta import (
+    DELTA_NAMES,
+    Restore,
+    delta_config,
+    delta_restores,
+    reordered_restores,
+)
 from runtime.checkpoint.gguf_experts import expert_names
 from runtime.checkpoint.gguf_latent import LATENT_NAMES, deepseek2
 from runtime.checkpoint.gguf_metadata import Metadata
@@ -72,6 +79,7 @@ _GLM4_MOE_NAMES = (
     | expert_names("mlp", shared="shared_experts")
 )
 _DEEPSEEK_NAMES = _LLAMA_NAMES | LATENT_NAMES | expert_names("mlp", shared="shared_experts")
+_QWEN_DELTA_NAMES = _COMMON_NAMES | expert_names("mlp") | DELTA_NAMES
 _GPT_OSS_NAMES = (
     _COMMON_NAMES
     | {
@@ -104,6 +112,8 @@ class Architecture:
     norm_offset: float = 0.0  # stored norm weight minus Hugging Face's
     is_partly_rotary: bool = False  # fewer dimensions of a head may turn than it has
     extra_config: _ConfigKeys = lambda metadata, config, tensors: {}  # beyond those that all share
+    # end of a Hugging Face tensor name -> what makes its values of the stored ones
+    restores: Callable[[Metadata], Mapping[str, Restore]] = lambda metadata: {}
 
 
 ARCHITECTURES = {
@@ -184,6 +194,33 @@ ARCHITECTURES = {
         _MIXTRAL_NAMES,
         is_partly_rotary=True,
         extra_config=gguf_experts.all_mlps_are_experts,
+    ),
+    "qwen3next": Architecture(
+        "Qwen3NextForCausalLM",
+        "qwen3_next",
+        _QWEN_DELTA_NAMES,
+        norm_offset=1.0,
+        is_partly_rotary=True,
+        extra_config=delta_config,
+        restores=delta_restores,
+    ),
+    "qwen35": Architecture(
+        "Qwen3_5ForCausalLM",
+        "qwen3_5_text",
+        _QWEN_DELTA_NAMES,
+        norm_offset=1.0,
+        is_partly_rotary=True,
+        extra_config=delta_config,
+        restores=reordered_restores,
+    ),
+    "qwen35moe": Architecture(
+        "Qwen3_5MoeForCausalLM",
+        "qwen3_5_moe_text",
+        _QWEN_DELTA_NAMES,
+        norm_offset=1.0,
+        is_partly_rotary=True,
+        extra_config=delta_config,
+        restores=reordered_restores,
     ),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", "gpt_oss", _GPT_OSS_NAMES, extra_config=gguf_experts.gpt_oss

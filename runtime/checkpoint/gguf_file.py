@@ -4,6 +4,7 @@ Rows are decoded as they are read, so that a caller who asks for a few rows at a
 memory. The header has been checked by gguf_header, so every read lies inside the file.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -36,6 +37,8 @@ class GgufFile:
         header = with_separate_experts(str(path), read_header(path))
         self._metadata, self._placed = header.metadata, header.tensors
         self._file = ByteFile(path)
+        # Pieces of the same tensor are asked for by a few threads.
+        self._restored = functools.lru_cache(maxsize=4)(self._restore)
         try:
             factors = {
                 name: self._rows(name, 0, None) for name in ROTARY_FACTORS if name in self._placed
@@ -56,13 +59,20 @@ class GgufFile:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         stored = self._stored[name]
+        if stored.restore is not None:
+            return self._restored(stored)[start:stop]
         values = self._ordered(stored, start, stop, self._rows)
         return values - values.dtype.type(stored.subtract) if stored.subtract else values
 
     def read_bytes(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         stored = self._stored[name]
-        assert not stored.subtract, f"{name} is changed on reading, its bytes mean something else"
+        is_changed = stored.subtract or stored.restore is not None
+        assert not is_changed, f"{name} is changed on reading, its bytes mean something else"
         return self._ordered(stored, start, stop, self._row_bytes)
+
+    def _restore(self, stored: StoredTensor) -> np.ndarray:
+        assert stored.restore is not None
+        return stored.restore(self._rows(stored.name, 0, None).astype(np.float32))
 
     def _ordered(
         self,
@@ -87,6 +97,9 @@ class GgufFile:
 
     def _info(self, stored: StoredTensor) -> TensorInfo:
         placed = self._placed[stored.name]
+        if stored.restore is not None:
+            shape = stored.restore(np.broadcast_to(np.float32(-1), placed.shape)).shape
+            return TensorInfo(shape, "F32", placed.nbytes, is_packed=False)
         is_packed = placed.type.name not in _FLOATS
         return TensorInfo(placed.shape, placed.type.name, placed.nbytes, is_packed=is_packed)
 

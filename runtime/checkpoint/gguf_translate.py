@@ -17,6 +17,7 @@ import numpy as np
 
 from runtime.checkpoint.contract import CheckpointError
 from runtime.checkpoint.gguf_architectures import ARCHITECTURES, MIXTRAL, Architecture
+from runtime.checkpoint.gguf_delta import Restore
 from runtime.checkpoint.gguf_experts import expert_config
 from runtime.checkpoint.gguf_header import GgufHeader
 from runtime.checkpoint.gguf_metadata import Metadata
@@ -40,8 +41,8 @@ _BLOCK_TENSOR = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>[a-z][\w.]*?)(\.(?P<e
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor's values are, and what to do to get Hugging Face's: reorder rows, then
-    subtract.
+    """Where a tensor's values are, and what to do to get Hugging Face's: reorder rows, subtract,
+    or a function of the whole tensor.
     """
 
     name: str  # in the GGUF file
@@ -49,6 +50,7 @@ class StoredTensor:
         0  # rows hold this many heads in the interleaved rotary order; 0 = rows as they are
     )
     subtract: float = 0.0
+    restore: Restore | None = None
 
 
 def translate(
@@ -81,11 +83,18 @@ def _stored_tensors(
     heads, num_layers = metadata.size("{arch}.attention.head_count"), _num_layers(metadata)
     kv_heads = metadata.size("{arch}.attention.head_count_kv", heads)
     interleaved = {"q_proj": heads, "k_proj": kv_heads} if architecture.is_interleaved else {}
+    restores = architecture.restores(metadata)
+
+    def restore_of(target: str) -> Restore | None:
+        return next((found for end, found in restores.items() if target.endswith(end)), None)
+
     stored: dict[str, StoredTensor] = {}
     for name in header.tensors:
         if name in ROTARY_FACTORS:
             continue
         stem, _, suffix = name.rpartition(".")
+        if suffix not in ("weight", "bias"):
+            stem, suffix = name, ""
         block, general = _BLOCK_TENSOR.fullmatch(stem), stem
         if block is not None:
             if int(block["layer"]) >= num_layers:  # drafts tokens, see num_layers
@@ -93,15 +102,15 @@ def _stored_tensors(
             general = f"blk.{{layer}}.{block['part']}{'.{expert}' if block['expert'] else ''}"
         names = architecture.names
         pattern = names.get(f"{general}.{suffix}") or names.get(general)
-        if pattern is None or suffix not in ("weight", "bias"):
+        if pattern is None:
             stored[name] = StoredTensor(name)
             continue
         target = pattern
         if block is not None:
             target = target.replace("{layer}", block["layer"])
             target = target.replace("{expert}", block["expert"] or "")
-        if f"{general}.{suffix}" in names:
-            stored[target] = StoredTensor(name)
+        if not suffix or f"{general}.{suffix}" in names:
+            stored[target] = StoredTensor(name, restore=restore_of(target))
             continue
         order = interleaved.get(target.rpartition(".")[2], 0)
         if order and header.tensors[name].shape[0] % (2 * order):
@@ -111,7 +120,8 @@ def _stored_tensors(
                 f"{order} heads of even size; convert the model again"
             )
         subtract = architecture.norm_offset if target.endswith("norm") else 0.0
-        stored[f"{target}.{suffix}"] = StoredTensor(name, order, subtract)
+        target = f"{target}.{suffix}"
+        stored[target] = StoredTensor(name, order, subtract, restore_of(target))
     return stored
 
 
