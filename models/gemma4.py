@@ -178,13 +178,18 @@ class Decoder(decoder.Decoder):
 
 
 _LAYER = "model.layers.{layer}."
+_EXPERTS = of_part("moe.experts", "moe", fused_expert_weights(_LAYER + "experts"))
 WEIGHTS: WeightMap = {
     **SHARED_KV_WEIGHTS,
     **AROUND_NORM_WEIGHTS,
     **PER_LAYER_WEIGHTS,
     **of_part("wide_mlp", "mlp", COMMON_WEIGHTS),
     "layers.scale": "model.layers.{layer}.layer_scalar",
-    **of_part("moe.experts", "moe", fused_expert_weights(_LAYER + "experts")),
+    **_EXPERTS,
+    "layers.moe.experts.down.weight": (
+        _EXPERTS["layers.moe.experts.down.weight"],
+        _LAYER + "experts.{expert}.down_proj.weight",  # in GGUF files
+    ),
     "layers.moe.experts.router.weight": _LAYER + "router.proj.weight",
     "layers.moe.router_scale": _LAYER + "router.scale",
     "layers.moe.expert_scale": _LAYER + "router.per_expert_scale",

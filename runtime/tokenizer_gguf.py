@@ -1,10 +1,10 @@
 """The tokenizer in a GGUF file's metadata, giving exactly the ids that llama.cpp gives.
 
-Two kinds: byte-level BPE with merges ("gpt2"), cut into words by the rules of
-runtime.tokenizer_split, and SentencePiece BPE ("llama"), which has scores instead of merges. Both
-become a `tokenizers` backend. Rules and defaults follow llama.cpp's llama_vocab::impl::load; where
-that corrects a token's type by its text, so does this file, with one exception stated at its
-place.
+Three kinds: byte-level BPE with merges ("gpt2"), cut into words by the rules of
+runtime.tokenizer_split; SentencePiece BPE ("llama"), which has scores instead of merges; and
+SentencePiece's pieces with merges ("gemma4"). All become a `tokenizers` backend. Rules and defaults
+follow llama.cpp's llama_vocab::impl::load; where that corrects a token's type by its text, so does
+this file, with one exception stated at its place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,10 +36,10 @@ _HARMONY_PAIRS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 def read_parts(metadata: Mapping[str, Any]) -> TokenizerParts:
     """The tokenizer that the metadata describes. Raises TokenizerError, which names the field."""
     model = _field(metadata, "model", str)
-    if model not in ("gpt2", "llama"):
+    if model not in ("gpt2", "llama", "gemma4"):
         raise TokenizerError(
-            f"tokenizer.ggml.model is {model!r}; known are gpt2 (byte-level BPE) "
-            "and llama (SentencePiece)"
+            f"tokenizer.ggml.model is {model!r}; known are gpt2 (byte-level BPE), "
+            "llama (SentencePiece) and gemma4 (SentencePiece with merges)"
         )
     tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(_list(metadata, "tokens", str))]
     types = [_NORMAL] * len(tokens)
@@ -51,8 +51,9 @@ def read_parts(metadata: Mapping[str, Any]) -> TokenizerParts:
         backend, adds_bos = _byte_level_backend(metadata, vocabulary)
         defaults = {}
     else:
-        backend, adds_bos = _sentencepiece_backend(metadata, vocabulary, types), True
-        defaults = {"bos": 1, "eos": 2}
+        has_merges = model == "gemma4"
+        backend, adds_bos = _sentencepiece_backend(metadata, vocabulary, types, has_merges), True
+        defaults = {} if has_merges else {"bos": 1, "eos": 2}
     _add_whole_tokens(backend, tokens, types)
 
     bos_id = _special_id(metadata, "bos", len(tokens), defaults)
@@ -68,7 +69,7 @@ def read_parts(metadata: Mapping[str, Any]) -> TokenizerParts:
         eos_id=eos_id,
         prefix_ids=(bos_id,) if adds_bos and bos_id is not None else (),
         suffix_ids=(eos_id,) if adds_eos and eos_id is not None else (),
-        strips_leading_space=model == "llama" and _adds_space_prefix(metadata),
+        strips_leading_space=model != "gpt2" and _adds_space_prefix(metadata),
     )
 
 
@@ -136,35 +137,42 @@ def _byte_level_backend(
         raise TokenizerError(
             f"tokenizer.ggml.pre is {name!r}; known are {', '.join(sorted(SPLIT_OF))}"
         )
+    model = _bpe(metadata, vocabulary, ignore_merges=split.is_whole_word_first)
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizer(split)
+    return backend, split.adds_bos
+
+
+def _bpe(metadata: Mapping[str, Any], vocabulary: Mapping[str, int], **options: Any) -> models.BPE:
+    """BPE by the merges that the file lists."""
     merges = [
         (pair[:cut], pair[cut + 1 :])
         for pair in _list(metadata, "merges", str)
         if (cut := pair.find(" ", 1)) > 0
     ]
     try:
-        model = models.BPE(dict(vocabulary), merges, ignore_merges=split.is_whole_word_first)
+        return models.BPE(dict(vocabulary), merges, **options)
     except Exception as error:  # tokenizers raises bare Exception
         raise TokenizerError(
             f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: {error}; "
             "convert the file again"
         ) from error
-    backend = tokenizers.Tokenizer(model)
-    backend.pre_tokenizer = pre_tokenizer(split)
-    return backend, split.adds_bos
 
 
 def _sentencepiece_backend(
-    metadata: Mapping[str, Any], vocabulary: Mapping[str, int], types: Sequence[int]
+    metadata: Mapping[str, Any],
+    vocabulary: Mapping[str, int],
+    types: Sequence[int],
+    has_merges: bool,
 ) -> tokenizers.Tokenizer:
-    scores = _list(metadata, "scores", Real, len(types))
     unknown_id = _special_id(metadata, "unknown", len(types), {"unknown": 0})
     unknown = next((token for token, i in vocabulary.items() if i == unknown_id), None)
-    model = models.BPE(
-        dict(vocabulary),
-        _merges_from_scores(vocabulary, scores, types),
-        unk_token=unknown,
-        byte_fallback=True,
-    )
+    if has_merges:
+        model = _bpe(metadata, vocabulary, unk_token=unknown, byte_fallback=True)
+    else:
+        scores = _list(metadata, "scores", Real, len(types))
+        merges = _merges_from_scores(vocabulary, scores, types)
+        model = models.BPE(dict(vocabulary), merges, unk_token=unknown, byte_fallback=True)
     backend = tokenizers.Tokenizer(model)
     marks = [normalizers.Replace(" ", SPACE_MARK)]
     prefix = [normalizers.Prepend(SPACE_MARK)] if _adds_space_prefix(metadata) else []

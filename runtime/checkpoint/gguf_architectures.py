@@ -18,6 +18,7 @@ from runtime.checkpoint.gguf_delta import (
     reordered_restores,
 )
 from runtime.checkpoint.gguf_experts import expert_names
+from runtime.checkpoint.gguf_gemma4 import GEMMA4_NAMES, gemma4
 from runtime.checkpoint.gguf_latent import LATENT_NAMES, deepseek2
 from runtime.checkpoint.gguf_metadata import Metadata
 
@@ -111,6 +112,7 @@ class Architecture:
     is_interleaved: bool = False  # q and k rows in interleaved rotary order
     norm_offset: float = 0.0  # stored norm weight minus Hugging Face's
     is_partly_rotary: bool = False  # fewer dimensions of a head may turn than it has
+    is_scaled: bool = True  # tensors of rotary factors mean that the embedding is scaled
     extra_config: _ConfigKeys = lambda metadata, config, tensors: {}  # beyond those that all share
     # end of a Hugging Face tensor name -> what makes its values of the stored ones
     restores: Callable[[Metadata], Mapping[str, Restore]] = lambda metadata: {}
@@ -174,6 +176,15 @@ ARCHITECTURES = {
         "gelu_pytorch_tanh",
         norm_offset=1.0,
         extra_config=gguf_dense.gemma3,
+    ),
+    "gemma4": Architecture(
+        "Gemma4ForCausalLM",
+        "gemma4_text",
+        _GEMMA_NAMES | GEMMA4_NAMES,
+        "gelu_pytorch_tanh",
+        is_partly_rotary=True,
+        is_scaled=False,
+        extra_config=gemma4,
     ),
     "qwen2moe": Architecture(
         "Qwen2MoeForCausalLM", "qwen2_moe", _QWEN_MOE_NAMES, extra_config=gguf_experts.qwen2_moe

@@ -81,7 +81,7 @@ def expert_config(metadata: Metadata) -> dict[str, Any]:
         "num_experts": metadata.size("{arch}.expert_count"),
         "num_experts_per_tok": metadata.size("{arch}.expert_used_count"),
         "moe_intermediate_size": metadata.size(
-            "{arch}.expert_feed_forward_length", metadata.size("{arch}.feed_forward_length")
+            "{arch}.expert_feed_forward_length", metadata.first_size("{arch}.feed_forward_length")
         ),
         "n_shared_experts": metadata.get("{arch}.expert_shared_count", (int,), 0),
         "first_k_dense_replace": metadata.get("{arch}.leading_dense_block_count", (int,), 0),

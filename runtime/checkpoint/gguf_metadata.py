@@ -39,6 +39,13 @@ class Metadata:
             )
         return value
 
+    def first_size(self, key: str, default: int | None = None) -> int:
+        """A size, or that of the first layer where the file has one for each layer."""
+        value = self.entries.get(key.replace("{arch}", self.architecture))
+        if isinstance(value, list) and value and isinstance(value[0], int) and value[0] > 0:
+            return value[0]
+        return self.size(key, default)
+
     def real(self, key: str, default: float | None = None) -> float:
         value = float(self.get(key, (float, int), default))
         if not 0 < value < inf:

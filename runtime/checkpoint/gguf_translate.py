@@ -81,7 +81,7 @@ def _stored_tensors(
     metadata: Metadata, architecture: Architecture, header: GgufHeader
 ) -> dict[str, StoredTensor]:
     heads, num_layers = metadata.size("{arch}.attention.head_count"), _num_layers(metadata)
-    kv_heads = metadata.size("{arch}.attention.head_count_kv", heads)
+    kv_heads = metadata.first_size("{arch}.attention.head_count_kv", heads)
     interleaved = {"q_proj": heads, "k_proj": kv_heads} if architecture.is_interleaved else {}
     restores = architecture.restores(metadata)
 
@@ -162,17 +162,17 @@ def _config(
         "model_type": architecture.model_type,
         "vocab_size": embedding.shape[0],
         "hidden_size": embed_dim,
-        "intermediate_size": metadata.size("{arch}.feed_forward_length"),
+        "intermediate_size": metadata.first_size("{arch}.feed_forward_length"),
         "num_hidden_layers": num_layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.size("{arch}.attention.head_count_kv", heads),
+        "num_key_value_heads": metadata.first_size("{arch}.attention.head_count_kv", heads),
         "head_dim": head_dim,
         "max_position_embeddings": metadata.size("{arch}.context_length"),
         "hidden_act": architecture.activation,
         "hidden_activation": architecture.activation,
         **_norm_eps(metadata),
         "rope_theta": metadata.real("{arch}.rope.freq_base", 10_000.0),
-        "rope_scaling": rope_scaling(metadata, factors),
+        "rope_scaling": rope_scaling(metadata, factors if architecture.is_scaled else {}),
         "tie_word_embeddings": "lm_head.weight" not in stored,
         # As Hugging Face means it: on all four projections. Qwen 2's fixed three have no key.
         "attention_bias": "model.layers.0.self_attn.o_proj.bias" in stored,

@@ -99,6 +99,34 @@ def test_sentencepiece_ids_follow_the_scores(
     assert tokenizer.decode(token_ids) == text
 
 
+@given(
+    pieces=st.lists(st.text("ab▁", min_size=2, max_size=5), min_size=1, max_size=25, unique=True),
+    text=st.text("ab é👍", max_size=40),
+)
+def test_listed_merges_stand_for_scores(pieces: list[str], text: str) -> None:
+    """Oracle: the same algorithm by scores, where the merges are listed in the order of these."""
+    metadata = sentencepiece_metadata(pieces, add_space_prefix=False)
+    tokens, scores = (metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores"))
+    known = {
+        token
+        for token, kind in zip(tokens, metadata["tokenizer.ggml.token_type"], strict=True)
+        if kind not in (2, 3, 4)
+    }
+    ranked = sorted(range(len(tokens)), key=lambda token_id: -scores[token_id])
+    merges = [
+        f"{left} {right}"
+        for token in (tokens[token_id] for token_id in ranked)
+        for cut in range(1, len(token))
+        if token in known and {left := token[:cut], right := token[cut:]} <= known
+    ]
+    assume(merges)
+    listed = metadata | {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.merges": merges}
+    tokenizer = Tokenizer.from_gguf(listed)
+    token_ids = tokenizer.encode(text, add_special_tokens=False)
+    assert token_ids == sentencepiece_ids(metadata, text)
+    assert tokenizer.decode(token_ids) == text
+
+
 def test_user_defined_tokens_are_whole_even_in_literal_text() -> None:
     """Oracle: llama.cpp's rule; control tokens are whole only when parsed."""
     tokens = sentencepiece_metadata()["tokenizer.ggml.tokens"]
