@@ -57,6 +57,7 @@ def shared(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_model_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
     """Oracle: transformers in float32, eager attention, no cache (goldens/make_goldens.py)."""
@@ -68,21 +69,8 @@ def test_golden_model_computes_what_transformers_does(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_shared_tiny_model_computes_what_transformers_does(name: str) -> None:
-    """Oracle: transformers on the same checkpoint (reference.npz)."""
-    folder = shared(PARITY / "tiny" / name)
-    reference = np.load(folder / "reference.npz")
-    llm = LLM(model=str(folder), **OPTIONS)
-    for prompt in (0, 1):
-        token_ids = reference[f"ids_{prompt}"].tolist()
-        expected = reference[f"greedy_{prompt}"].tolist()
-        assert_logits_close(llm.logits(token_ids), reference[f"logits_{prompt}"])
-        assert greedy(llm, token_ids, len(expected)) == expected
-
-
-@pytest.mark.parametrize("name", TINY)
 def test_shared_tiny_model_is_the_same_under_the_older_config(name: str, tmp_path: Path) -> None:
-    """Oracle: the decoder of config.json, whose logits the test above checks."""
+    """Oracle: the decoder of config.json, whose logits test_sweep.py checks."""
     original, folder = shared(PARITY / "tiny" / name), tmp_path / name
     folder.mkdir()
     for path in original.iterdir():

@@ -1,24 +1,25 @@
 """Attention, experts and latent attention in bfloat16, and the last over two devices."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from golden import golden
 
 from runtime import LLM, SamplingParams
-from runtime.runner import buckets
-from runtime.runner.buckets import Bucket, BucketTable
 
-OPTIONS = {"max_model_len": 96, "max_num_seqs": 1, "block_size": 8, "kv_cache_gb": 0.02}
+OPTIONS: dict[str, Any] = {
+    "max_model_len": 96,
+    "max_num_seqs": 1,
+    "block_size": 8,
+    "prefill_chunk_size": 32,
+    "kv_cache_gb": 0.02,
+    "compile_cache_folder": None,
+}
+pytestmark = pytest.mark.usefixtures("few_programs")
 # Golden -> error of bfloat16 logits at most, in standard deviations of the logits.
 BFLOAT16 = {"qwen3": 0.05, "qwen3_moe": 0.1, "deepseek_v3": 0.1}  # seen 0.016, 0.032, 0.030
-
-
-@pytest.fixture(autouse=True)
-def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = BucketTable((Bucket(1, 1),), (Bucket(64, 1),))
-    monkeypatch.setattr(buckets.BucketTable, "of", lambda max_num_seqs, token_budget: small)
 
 
 @pytest.mark.parametrize("name", BFLOAT16)

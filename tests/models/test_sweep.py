@@ -9,6 +9,7 @@ is held by the tests of the engine.
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def known() -> list[str]:
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], LLM]:
+def load(greedy_steps: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], LLM]:
     """Loads a folder into an engine with few programs, and few blocks beside those of one sequence
     of the given length.
     """
@@ -51,7 +52,8 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], LLM]:
 
         monkeypatch.setattr(runner, "pool_size", pool_size)
         monkeypatch.setattr(buckets.BucketTable, "of", lambda max_num_seqs, token_budget: SMALL)
-        options = {"max_num_seqs": 3, "block_size": BLOCK_SIZE, "prefill_chunk_size": 7}
+        options: dict[str, Any] = {"max_num_seqs": 3, "block_size": BLOCK_SIZE}
+        options |= {"prefill_chunk_size": 7, "compile_cache_folder": None}
         return LLM(str(folder), dtype="float32", **options)
 
     return engine
