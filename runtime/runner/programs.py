@@ -1,7 +1,8 @@
 """Which programs an engine consists of: functions, argument shapes, what they donate.
 
-One step per bucket, and those that refill a slot's sampler state. Nothing is traced or compiled
-here; runtime.runner.executables does that. Two engines with equal `identity` have equal programs.
+One step per bucket, those that refill a slot's sampler state, and the empty state. Nothing is
+traced or compiled here; runtime.runner.executables does that. Two engines with equal `identity`
+have equal programs.
 """
 
 import functools
@@ -31,7 +32,7 @@ class Program:
 
     run: Callable[..., Any]
     arguments: tuple[Any, ...]
-    donated: int
+    donated: int | None
 
     def compile(self, name: str) -> jax.stages.Compiled:
         """Trace, lower and compile it as a program of this name."""
@@ -84,7 +85,11 @@ class EnginePrograms:
                 (state.history, state.is_breaker, state.bad_words),
             ),
         }
-        return steps | {name: self._reset(run, *parts) for name, (run, parts) in resets.items()}
+        return (
+            steps
+            | {name: self._reset(run, *parts) for name, (run, parts) in resets.items()}
+            | {"empty_state": Program(self._empty_state, (), donated=None)}
+        )
 
     def logits(self, bucket: Bucket) -> Program:
         """A forward pass that returns the logits of all tokens of a bucket."""
@@ -94,7 +99,7 @@ class EnginePrograms:
         """The tokens that the rows of a step may draw, as bits."""
         return self._abstract(jnp.int32, bucket.rows, num_words(self._model.config.vocab_size))
 
-    def empty_state(self) -> DeviceState:
+    def _empty_state(self) -> DeviceState:
         def make(leaf: jax.ShapeDtypeStruct) -> jax.Array:
             local = leaf.sharding.shard_shape(leaf.shape)
 
@@ -104,7 +109,7 @@ class EnginePrograms:
             def fill() -> jax.Array:
                 return zeros(local, leaf.dtype)
 
-            return jax.jit(fill)()
+            return fill()
 
         return jax.tree.map(make, self._abstract_state())
 

@@ -94,7 +94,7 @@ class Runner:
         self._executables = make_executables(self._programs.all(), store, self._mesh, report)
         self._logits_executables: dict[Bucket, jax.stages.Compiled] = {}
         with COMPILES.expected(), jax.set_mesh(self._mesh):
-            self._state = self._programs.empty_state()
+            self._state = self._executables.pop("empty_state")()
             # Stand in where no row has a mask, so that nothing is copied: by rows.
             self._no_masks = {
                 mask.shape[0]: self._put(np.zeros(mask.shape, np.int32))

@@ -78,5 +78,5 @@ def test_a_second_start_traces_and_compiles_no_bucket_and_answers_the_same(
         output = llm.generate([5, 6, 7, 8], params)[0].outputs[0]
         answers.append((output.token_ids, output.logprobs))
     assert answers[0] == answers[1]
-    assert costs[0][0] == 4, "two buckets and two resets"
+    assert costs[0][0] == 6, "two buckets, three resets and the empty state"
     assert costs[1] == (0, 0)
