@@ -28,12 +28,7 @@ def _native(
     *,
     value_dim: int,
     scale: float,
-    selected: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
-    if selected is not None:  # the native kernel reads every slot of a context
-        return _reference(
-            q, latents, cache, layer, batch, value_dim=value_dim, scale=scale, selected=selected
-        )
     cpu.check_types(q.dtype, cache.dtype)
     call = jax.ffi.ffi_call(
         native.target("halogen_latent_attention"),
@@ -63,7 +58,7 @@ def _reference(
     *,
     value_dim: int,
     scale: float,
-    selected: jax.Array | None,
+    selected: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     cache = reference.write(cache, layer, latents, batch.slot_mapping)
     out = reference.attend(
@@ -81,6 +76,13 @@ def _reference(
 
 IMPLEMENTATIONS = {
     "cpu": Implementation(_native, native.refusal, "cpu"),
+    "reference": Implementation(_reference),
+}
+# Where a token sees chosen slots only.
+SELECTED_IMPLEMENTATIONS = {
+    "cpu": Implementation(
+        _native, lambda: "the native kernel reads every slot of a context, not chosen ones", "cpu"
+    ),
     "reference": Implementation(_reference),
 }
 
@@ -101,10 +103,13 @@ def latent_attention(
     into it.
 
     selected bool [T, W * P] says which slots of its context a token may see, None = all; the
-    native kernel has no such form, plain operations serve it. Returns the output
-    [T, N, value_dim] in q's dtype and the updated cache.
+    native kernel has no such form. Returns the output [T, N, value_dim] in q's dtype and the
+    updated cache. Raises ImplementationError when `implementation` is named and cannot run here.
     """
-    run = choose("latent_attention", IMPLEMENTATIONS, implementation)
+    if selected is None:
+        run = choose("latent_attention", IMPLEMENTATIONS, implementation)
+        return run(q, latents, cache, layer, batch, value_dim=value_dim, scale=scale)
+    run = choose("latent_attention of chosen slots", SELECTED_IMPLEMENTATIONS, implementation)
     return run(q, latents, cache, layer, batch, value_dim=value_dim, scale=scale, selected=selected)
 
 

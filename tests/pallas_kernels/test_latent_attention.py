@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from attention_case import HEAD_DIM, HEADS, case, dense
 
+from pallas_kernels.dispatch import ImplementationError
 from pallas_kernels.paged_attention import context_scores, largest, latent_attention
 from pallas_kernels.paged_attention.latent import IMPLEMENTATIONS
 
@@ -32,10 +33,12 @@ def arrays(kind, dtype):
     return rows, jnp.asarray(cache[0], dtype), batch, q, latents
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("implementation", "is_sparse"),
+    [*((name, False) for name in IMPLEMENTATIONS), ("reference", True), (None, True)],
+)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("kind", ROWS)
-@pytest.mark.parametrize("is_sparse", [False, True])
 def test_latents_are_keys_and_their_first_part_values(implementation, dtype, kind, is_sparse):
     """Oracle: `dense` over the latents that the block table gathers; only the chosen slots where a
     choice is given.
@@ -60,6 +63,17 @@ def test_latents_are_keys_and_their_first_part_values(implementation, dtype, kin
             want = dense(q[token], context, context[..., :VALUE_DIM], len(context), scale=SCALE)
         np.testing.assert_allclose(out[token], want, rtol=0, atol=TOLERANCE[dtype])
     np.testing.assert_array_equal(np.asarray(after[0]), np.asarray(cache[0]))
+
+
+def test_the_native_kernel_is_refused_by_name_where_slots_are_chosen():
+    """Oracle: the contract; the kernel of cpu.cc has no operand for a choice."""
+    _, cache, batch, q, latents = arrays("decode", "float32")
+    chosen = np.ones((len(q), batch.block_table.shape[1] * cache.shape[2]), bool)
+    with pytest.raises(ImplementationError, match=r"cpu: .* every slot of a context"):
+        latent_attention(
+            q, latents, cache, LAYER, batch, value_dim=VALUE_DIM, scale=SCALE, selected=chosen,
+            implementation="cpu",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ROWS)
