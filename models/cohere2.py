@@ -7,16 +7,9 @@ Reference: arXiv:2504.00698.
 from dataclasses import replace
 
 from models.config import DecoderConfig, LayerConfig
-from models.hf_config import (
-    HFConfig,
-    biases,
-    decoder_config,
-    integer,
-    layer_windows,
-    positive,
-    rope_config,
-)
+from models.hf_config import HFConfig, biases, decoder_config, integer, layer_windows, positive
 from models.hf_names import COMMON_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

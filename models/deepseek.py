@@ -20,6 +20,7 @@ from models.hf_moe import (
     expert_weights,
     moe_config,
     routing_config,
+    shared_expert_weights,
 )
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
 from models.naming import WeightMap
@@ -71,7 +72,5 @@ WEIGHTS: WeightMap = {
     **LATENT_WEIGHTS,
     **expert_weights("model.layers.{layer}.mlp"),
     "layers.moe.choice_bias": "model.layers.{layer}.mlp.gate.e_score_correction_bias",
-    "layers.moe.shared.gate.weight": "model.layers.{layer}.mlp.shared_experts.gate_proj.weight",
-    "layers.moe.shared.up.weight": "model.layers.{layer}.mlp.shared_experts.up_proj.weight",
-    "layers.moe.shared.down.weight": "model.layers.{layer}.mlp.shared_experts.down_proj.weight",
+    **shared_expert_weights("model.layers.{layer}.mlp.shared_experts"),
 }

@@ -4,7 +4,7 @@ Reference: the ERNIE 4.5 technical report (yiyan.baidu.com/blog/publication/).
 """
 
 from models.config import DecoderConfig
-from models.hf_config import HFConfig, decoder_config, integer, layer_windows, positive, rope_config
+from models.hf_config import HFConfig, decoder_config, integer, layer_windows, positive
 from models.hf_moe import (
     expert_weights,
     moe_config,
@@ -13,6 +13,7 @@ from models.hf_moe import (
     sparse_layers,
 )
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import Source, WeightMap
 
 # What transformers assumes where config.json is silent.

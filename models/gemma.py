@@ -4,15 +4,9 @@ Reference: arXiv:2403.08295.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    biases,
-    decoder_config,
-    integer,
-    layer_windows,
-    rope_config,
-)
+from models.hf_config import HFConfig, biases, decoder_config, integer, layer_windows
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

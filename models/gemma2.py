@@ -12,9 +12,9 @@ from models.hf_config import (
     layer_windows,
     optional_positive,
     positive,
-    rope_config,
 )
 from models.hf_names import AROUND_NORM_WEIGHTS, COMMON_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

@@ -14,9 +14,9 @@ from models.hf_config import (
     layer_windows,
     optional_positive,
     positive,
-    ropes_by_layer_type,
 )
 from models.hf_names import AROUND_NORM_WEIGHTS, COMMON_WEIGHTS, QK_NORM_WEIGHTS
+from models.hf_rope import ropes_by_layer_type
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent; this family's files omit even sizes.

@@ -25,9 +25,9 @@ from models.hf_config import (
     layer_windows,
     mlp_config,
     optional_positive,
-    ropes_by_layer_type,
 )
 from models.hf_names import AROUND_NORM_WEIGHTS, COMMON_WEIGHTS, PER_LAYER_WEIGHTS, of_part
+from models.hf_rope import ropes_by_layer_type
 from models.inputs import ForwardInput, LayerInput
 from models.layers.altup import AltUp, Laurel, Streams
 from models.layers.per_layer import PerLayerBranch

@@ -26,11 +26,11 @@ from models.hf_config import (
     layer_windows,
     mlp_config,
     optional_positive,
-    rope_entry,
     section,
 )
 from models.hf_moe import fused_expert_weights, moe_config, routing_config
 from models.hf_names import AROUND_NORM_WEIGHTS, COMMON_WEIGHTS, PER_LAYER_WEIGHTS, of_part
+from models.hf_rope import rope_entry
 from models.inputs import LayerInput
 from models.layers.moe_beside import MoeBesideMLP
 from models.layers.parameter import parameter

@@ -6,14 +6,9 @@ publishes converted ones with the suffix -hf. Reference: arXiv:2406.12793.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    decoder_config,
-    flag,
-    layer_windows,
-    rope_config,
-)
+from models.hf_config import HFConfig, decoder_config, flag, layer_windows
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap, fused_gate_up
 
 # What transformers assumes where config.json is silent.

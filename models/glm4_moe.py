@@ -4,7 +4,7 @@ Reference: arXiv:2508.06471.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import HFConfig, decoder_config, flag, layer_windows, rope_config
+from models.hf_config import HFConfig, decoder_config, flag, layer_windows
 from models.hf_moe import (
     after_dense_layers,
     biased_sigmoid_routing,
@@ -13,6 +13,7 @@ from models.hf_moe import (
     shared_expert_weights,
 )
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS, QK_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

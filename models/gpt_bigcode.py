@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from models import decoder
-from models.config import DecoderConfig, RopeConfig
+from models.config import DecoderConfig
 from models.hf_config import HFConfig, decoder_config, flag, integer, layer_windows
 from models.inputs import ForwardInput
 from models.layers.table import Table
 from models.naming import WeightMap, fused_qkv
+from models.rope_config import RopeConfig
 
 # Hugging Face's word -> GPT-2's.
 KEYS = {

@@ -5,17 +5,10 @@ The published files keep the experts in MXFP4, which is not read yet. Reference:
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    biases,
-    decoder_config,
-    integer,
-    layer_windows,
-    positive,
-    rope_config,
-)
+from models.hf_config import HFConfig, biases, decoder_config, integer, layer_windows, positive
 from models.hf_moe import expert_weights, moe_config, require, routing_config, sparse_layers
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.layers.moe import CLAMPED_SLOPE
 from models.naming import WeightMap
 

@@ -4,16 +4,9 @@ Reference: github.com/ibm-granite/granite-3.0-language-models.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    biases,
-    decoder_config,
-    flag,
-    layer_windows,
-    positive,
-    rope_config,
-)
+from models.hf_config import HFConfig, biases, decoder_config, flag, layer_windows, positive
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

@@ -9,17 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from models.config import IndexerConfig, LatentConfig, RopeConfig
-from models.hf_config import (
-    HFConfig,
-    flag,
-    integer,
-    layer_windows,
-    positive,
-    rope_config,
-    section,
-)
+from models.config import IndexerConfig, LatentConfig
+from models.hf_config import HFConfig, flag, integer, layer_windows, positive
+from models.hf_rope import rope_config, rope_section
 from models.naming import AnySource, Shape, Source
+from models.rope_config import RopeConfig
 
 
 def latent_config(config: HFConfig, **fields: Any) -> LatentConfig:
@@ -41,7 +35,7 @@ def latent_config(config: HFConfig, **fields: Any) -> LatentConfig:
 
 def _magnitude(config: HFConfig) -> float:
     """What YaRN multiplies queries and keys with; DeepSeek puts its square into the scale."""
-    entry = section(config, "rope_scaling") or section(config, "rope_parameters")
+    entry = rope_section(config)
     kind = entry.get("rope_type", entry.get("type", "default"))
     if kind == "default" or not entry.get("mscale_all_dim"):
         return 1.0

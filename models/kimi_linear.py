@@ -7,7 +7,7 @@ Reference: arXiv:2510.26692.
 
 from typing import Any
 
-from models.config import DecoderConfig, DeltaConfig, LayerConfig, RopeConfig
+from models.config import DecoderConfig, DeltaConfig, LayerConfig
 from models.hf_config import HFConfig, decoder_config, integer, layer_kinds, section
 from models.hf_latent import LATENT_WEIGHTS, latent_config
 from models.hf_moe import (
@@ -19,6 +19,7 @@ from models.hf_moe import (
 )
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
 from models.naming import Source, WeightMap
+from models.rope_config import RopeConfig
 
 # What transformers assumes where config.json is silent.
 DEFAULTS = {

@@ -5,15 +5,9 @@ References: arXiv:2302.13971, arXiv:2307.09288, arXiv:2407.21783.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    biases,
-    decoder_config,
-    flag,
-    layer_windows,
-    rope_config,
-)
+from models.hf_config import HFConfig, biases, decoder_config, flag, layer_windows
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

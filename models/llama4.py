@@ -19,7 +19,6 @@ from models.hf_config import (
     layer_flags,
     layer_kinds,
     positive,
-    rope_config,
 )
 from models.hf_moe import (
     expert_weights,
@@ -28,6 +27,7 @@ from models.hf_moe import (
     shared_expert_weights,
 )
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS, of_part
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

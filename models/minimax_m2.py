@@ -5,9 +5,10 @@ Reference: the model's published code (huggingface.co/MiniMaxAI/MiniMax-M2).
 """
 
 from models.config import DecoderConfig
-from models.hf_config import HFConfig, decoder_config, integer, layer_windows, rope_config
+from models.hf_config import HFConfig, decoder_config, integer, layer_windows
 from models.hf_moe import expert_weights, moe_config, require, routing_config, sparse_layers
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS, QK_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

@@ -6,16 +6,9 @@ position (`llama_4_scaling_beta`). Reference: arXiv:2310.06825.
 """
 
 from models.config import DecoderConfig, QueryGrowth
-from models.hf_config import (
-    HFConfig,
-    decoder_config,
-    integer,
-    layer_windows,
-    positive,
-    rope_config,
-    rope_section,
-)
+from models.hf_config import HFConfig, decoder_config, integer, layer_windows, positive
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config, rope_section
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent; a null window is the whole context.

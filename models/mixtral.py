@@ -4,9 +4,10 @@ Reference: arXiv:2401.04088.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import HFConfig, decoder_config, integer, layer_windows, rope_config
+from models.hf_config import HFConfig, decoder_config, integer, layer_windows
 from models.hf_moe import expert_weights, moe_config, routing_config, sparse_layers
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

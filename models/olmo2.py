@@ -5,17 +5,9 @@ References: arXiv:2501.00656; for OLMo 3 the released code.
 """
 
 from models.config import DecoderConfig, LayerConfig
-from models.hf_config import (
-    HFConfig,
-    biases,
-    decoder_config,
-    integer,
-    layer_windows,
-    rope_config,
-    ropes_by_layer_type,
-    section,
-)
+from models.hf_config import HFConfig, biases, decoder_config, integer, layer_windows, section
 from models.hf_names import COMMON_WEIGHTS, QK_NORM_WEIGHTS
+from models.hf_rope import rope_config, ropes_by_layer_type
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

@@ -5,14 +5,9 @@ Reference: arXiv:2309.05463.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    decoder_config,
-    flag,
-    layer_windows,
-    rope_config,
-)
+from models.hf_config import HFConfig, decoder_config, flag, layer_windows
 from models.hf_names import COMMON_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap, fused_qkv
 
 # What transformers assumes where config.json is silent.

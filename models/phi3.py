@@ -8,8 +8,9 @@ References: arXiv:2404.14219, arXiv:2412.08905.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import HFConfig, decoder_config, integer, layer_windows, rope_config
+from models.hf_config import HFConfig, decoder_config, integer, layer_windows
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap, fused_gate_up, fused_qkv
 
 # What transformers assumes where config.json is silent.

@@ -12,10 +12,10 @@ from models.hf_config import (
     integer,
     layer_windows,
     positive,
-    rope_config,
 )
 from models.hf_moe import expert_weights, moe_config, routing_config, sparse_layers
 from models.hf_names import COMMON_WEIGHTS, LAYER_NORM_BIASES, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

@@ -4,13 +4,9 @@ Reference: arXiv:2407.10671.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    decoder_config,
-    rope_config,
-    upper_layer_windows,
-)
+from models.hf_config import HFConfig, decoder_config, upper_layer_windows
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

@@ -4,14 +4,7 @@ Reference: arXiv:2407.10671, section 2.2.2.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    decoder_config,
-    flag,
-    integer,
-    rope_config,
-    upper_layer_windows,
-)
+from models.hf_config import HFConfig, decoder_config, flag, integer, upper_layer_windows
 from models.hf_moe import (
     expert_weights,
     moe_config,
@@ -20,6 +13,7 @@ from models.hf_moe import (
     stepped_layers,
 )
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import Source, WeightMap
 
 # What transformers assumes where config.json is silent.

@@ -4,9 +4,10 @@ Reference: arXiv:2505.09388.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import HFConfig, biases, decoder_config, rope_config, upper_layer_windows
+from models.hf_config import HFConfig, biases, decoder_config, upper_layer_windows
 from models.hf_moe import expert_weights, moe_config, routing_config, stepped_layers
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS, QK_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

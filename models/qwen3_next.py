@@ -17,7 +17,6 @@ from models.hf_config import (
     decoder_config,
     integer,
     layer_kinds,
-    rope_config,
 )
 from models.hf_moe import (
     expert_weights,
@@ -27,6 +26,7 @@ from models.hf_moe import (
     stepped_layers,
 )
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS, QK_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import AnySource, Shape, Source, WeightMap
 
 # What transformers assumes where config.json is silent.

@@ -14,9 +14,9 @@ from models.hf_config import (
     integer,
     layer_flags,
     layer_windows,
-    rope_config,
 )
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

@@ -5,14 +5,9 @@ Reference: arXiv:2402.17834.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    decoder_config,
-    flag,
-    layer_windows,
-    rope_config,
-)
+from models.hf_config import HFConfig, decoder_config, flag, layer_windows
 from models.hf_names import COMMON_WEIGHTS, LAYER_NORM_BIASES, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.

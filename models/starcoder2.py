@@ -4,16 +4,9 @@ Reference: arXiv:2402.19173.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    biases,
-    decoder_config,
-    flag,
-    integer,
-    layer_windows,
-    rope_config,
-)
+from models.hf_config import HFConfig, biases, decoder_config, flag, integer, layer_windows
 from models.hf_names import COMMON_WEIGHTS, LAYER_NORM_BIASES, PRE_NORM_WEIGHTS
+from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent; the published files do not say "tied".

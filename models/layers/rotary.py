@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.config import RopeConfig
+from models.rope_config import RopeConfig
 
 
 def rotary_frequencies(rope: RopeConfig) -> tuple[np.ndarray, float]:

@@ -11,9 +11,10 @@ import pytest
 from golden import NAMES, golden
 
 from models import ARCHITECTURES, family_of, weights_of
-from models.config import DecoderConfig, LayerConfig, RopeConfig
+from models.config import DecoderConfig, LayerConfig
 from models.decoder import Decoder, DecoderProgram
 from models.naming import match
+from models.rope_config import RopeConfig
 from models.text_part import text_config
 from runtime.platform import make_mesh
 

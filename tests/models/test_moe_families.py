@@ -7,10 +7,11 @@ import pytest
 from golden import golden
 
 from models import family_of
-from models.config import AttentionConfig, DecoderConfig, QueryGrowth, RopeConfig
+from models.config import AttentionConfig, DecoderConfig, QueryGrowth
 from models.hf_moe import fused_expert_weights
 from models.layers.rotary import rotary_frequencies
 from models.naming import Source
+from models.rope_config import RopeConfig
 
 
 def read(name: str, change: dict[str, Any]) -> DecoderConfig:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.config import RopeConfig
-from models.hf_config import rope_config
+from models.hf_rope import rope_config
 from models.layers.rotary import apply_rotary, rotary_angles, rotary_frequencies
+from models.rope_config import RopeConfig
 
 CASES = json.loads((Path(__file__).parent / "goldens" / "rotary.json").read_text())
 

@@ -13,8 +13,9 @@ from golden import Golden, golden
 from tiny_files import write_gguf
 
 from models import family_of, weights_of
-from models.config import AttentionConfig, DecoderConfig, RopeConfig
+from models.config import AttentionConfig, DecoderConfig
 from models.decoder import Decoder, DecoderProgram
+from models.rope_config import RopeConfig
 from runtime.checkpoint.contract import Checkpoint, CheckpointError
 from runtime.checkpoint.gguf_file import GgufFile
 from runtime.checkpoint.load import load_parameters
