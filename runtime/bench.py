@@ -99,8 +99,8 @@ def _roofline(
     """
     if engine.model.platform != "gcu":
         return None
-    spec = engine.runner.cache_spec
-    token_bytes = spec.block_bytes / engine.config.block_size / engine.model.mesh.devices.size
+    sizes = engine.runner.sizes
+    token_bytes = sizes.block_bytes / sizes.block_size / engine.model.mesh.devices.size
     seconds = sum(
         clock.seconds(launch, further_bytes=batch * (prompt_len + index) * token_bytes)
         for index, launch in enumerate(counters.launches()[-output_len:], 1)
@@ -117,7 +117,7 @@ def _run(
     name: str,
 ) -> _Round:
     """One batch from arrival to its last token."""
-    vocab_size = engine.model.config.vocab_size
+    vocab_size = engine.model.vocab_size
     params = SamplingParams(temperature=0, max_tokens=1 + output_len, ignore_eos=True)
     begin = time.perf_counter()
     for index in range(batch):

@@ -60,12 +60,12 @@ class AsyncEngine:
 
     @property
     def vocab_size(self) -> int:
-        return self._engine.model.config.vocab_size
+        return self._engine.model.vocab_size
 
     @property
     def embed_dim(self) -> int:
         """Numbers of a vector."""
-        return self._engine.model.config.embed_dim
+        return self._engine.model.embed_dim
 
     @property
     def pooling(self) -> Pooling:

@@ -10,7 +10,6 @@ runner's, text is Completion's; this file ties them together.
 import hashlib
 import logging
 import threading
-import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,12 +32,11 @@ from runtime.engine.rule_book import RuleBook
 from runtime.engine.sampling_params import ParameterError, SamplingParams, token_ids_in_range
 from runtime.engine.scheduler import Scheduler
 from runtime.engine.sequence import Sequence, Status
+from runtime.engine.source import engine_parts
 from runtime.engine.state_pool import StatePool
 from runtime.engine.stopping import Completion
 from runtime.grammar import GrammarCompiler, GrammarError, MaskWriter, Matcher
-from runtime.platform import keep_freed_memory, use_compile_cache
 from runtime.runner.executables import COMPILES
-from runtime.runner.model import LoadedModel, load_model
 from runtime.runner.runner import InFlight, Runner, StepResult
 
 LOG = logging.getLogger("halogen.engine")
@@ -68,23 +66,18 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig, report: Report = _quiet) -> None:
-        begin = time.monotonic()
-        use_compile_cache(config.compile_cache_folder)
-        self.config = config
-        self.model: LoadedModel = load_model(config, report)
-        self.load_s = time.monotonic() - begin
-        if self.model.platform == "cpu":
-            keep_freed_memory()
-        self.runner = Runner(config, self.model, report)
-        self.compile_s = time.monotonic() - begin - self.load_s
+        parts = engine_parts(config, report)
+        self.config = config = parts.config
+        self.model = parts.model
+        self.runner = Runner(parts)
+        self.load_s, self.compile_s = parts.load_s, parts.compile_s
+        sizes = parts.sizes
         self.blocks = BlockManager(
-            self.runner.num_blocks,
+            sizes.num_blocks,
             config.block_size,
             is_prefix_cached=not config.disable_prefix_cache,
         )
-        self.states = StatePool(
-            self.runner.num_states, is_prefix_cached=not config.disable_prefix_cache
-        )
+        self.states = StatePool(sizes.num_states, is_prefix_cached=not config.disable_prefix_cache)
         self.scheduler = Scheduler(
             self.blocks,
             self.states,
@@ -93,11 +86,11 @@ class Engine:
             is_chunked=config.prefill_chunk_size > 0,
             trim=self.runner.buckets.trim,
             stop_ids=self.model.tokenizer.eos_ids,
-            rope_switch_len=self.model.config.rope_switch_len,
+            rope_switch_len=self.model.rope_switch_len,
         )
-        self.grammars = GrammarCompiler(self.model.tokenizer, self.model.config.vocab_size)
+        self.grammars = GrammarCompiler(self.model.tokenizer, self.model.vocab_size)
         self._mask_writer = MaskWriter()
-        self._rule_book = RuleBook(self.model.tokenizer, self.model.config.vocab_size)
+        self._rule_book = RuleBook(self.model.tokenizer, self.model.vocab_size)
         self._generations: dict[str, _Generation] = {}
         self._in_flight: tuple[InFlight, list[Sequence]] | None = None
         self._num_sequences = 0
@@ -110,7 +103,7 @@ class Engine:
     @property
     def max_model_len(self) -> int:
         """Most tokens of prompt and completion together."""
-        return self.runner.max_model_len
+        return self.runner.sizes.max_model_len
 
     @property
     def pooling(self) -> Pooling:
@@ -129,7 +122,7 @@ class Engine:
     def validate(self, request: Request) -> None:
         """ParameterError when this model cannot run the request."""
         prompt_len, params = len(request.prompt_token_ids), request.params
-        vocab_size = self.model.config.vocab_size
+        vocab_size = self.model.vocab_size
         if not prompt_len:
             raise ParameterError("prompt", "the prompt is empty: it needs at least one token")
         room = 0 if request.pooling else 1  # a vector leaves no token behind
@@ -369,7 +362,7 @@ class Engine:
             )
         request = Request("logits", token_ids, SamplingParams(temperature=0))
         self.validate(replace(request, prompt_token_ids=token_ids[:1]))
-        token_ids_in_range("token_ids", token_ids, self.model.config.vocab_size)
+        token_ids_in_range("token_ids", token_ids, self.model.vocab_size)
         if len(token_ids) > self.max_model_len:
             raise ParameterError(
                 "token_ids",
@@ -377,7 +370,7 @@ class Engine:
             )
         block_ids = self.blocks.allocate(-(-len(token_ids) // self.blocks.block_size))
         state_from, state_to = self.states.start(None)
-        is_long = 0 < self.model.config.rope_switch_len < len(token_ids)
+        is_long = 0 < self.model.rope_switch_len < len(token_ids)
         chunks = []
         for start in range(0, len(token_ids), self.runner.token_budget):
             row = PlannedRow(
@@ -403,8 +396,9 @@ class Engine:
     def description(self) -> dict[str, str]:
         """What was loaded and how it will run, for people."""
         runner, model = self.runner, self.model
-        num_blocks, block_size = runner.num_blocks, self.config.block_size
-        cache_mib = num_blocks * runner.cache_spec.block_bytes / 2**20
+        sizes = runner.sizes
+        num_blocks, block_size = sizes.num_blocks, sizes.block_size
+        cache_mib = num_blocks * sizes.block_bytes / 2**20
         decode, mixed = (
             " ".join(map(str, part)) for part in (runner.buckets.decode, runner.buckets.mixed)
         )
@@ -412,17 +406,17 @@ class Engine:
             f"{num_blocks:,} blocks of {block_size} = "
             f"{num_blocks * block_size:,} tokens, {cache_mib:,.0f} MiB"
         )
-        if runner.num_states:
-            state_mib = runner.num_states * runner.cache_spec.state_bytes / 2**20
-            cache += f"; recurrent state: {runner.num_states:,} slots, {state_mib:,.0f} MiB"
+        if sizes.num_states:
+            state_mib = sizes.num_states * sizes.state_bytes / 2**20
+            cache += f"; recurrent state: {sizes.num_states:,} slots, {state_mib:,.0f} MiB"
         return {
             "model": model.name,
             "device": f"{model.platform} x {model.mesh.devices.size}",
-            "dtype": f"{model.program.dtype.name}, KV cache {runner.cache_spec.dtype.name}",
+            "dtype": f"{model.dtype}, KV cache {sizes.cache_dtype}",
             "weights": model.weights,
             "kernels": model.kernels,
             "KV cache": cache,
-            "limits": f"{self.max_model_len:,} tokens a sequence, {runner.max_num_seqs} at once",
+            "limits": f"{self.max_model_len:,} tokens a sequence, {sizes.max_num_seqs} at once",
             "buckets": f"decode {decode}; mixed {mixed}",
             "start-up": f"load {self.load_s:.1f} s, compile {self.compile_s:.1f} s",
         }

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from runtime.config import Report
 from runtime.runner.executable_store import ExecutableStore
-from runtime.runner.programs import Program
+from runtime.runner.program import Program
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"

@@ -23,6 +23,7 @@ from runtime.checkpoint import CheckpointError, open_checkpoint
 from runtime.checkpoint.load import load_parameters
 from runtime.config import ConfigError, EngineConfig, Report
 from runtime.platform import Device, computes_on_host, devices_of, make_mesh
+from runtime.runner.parts import ServedModel
 from runtime.tokenizer import Tokenizer
 
 
@@ -64,7 +65,7 @@ class LoadedModel:
     def weights(self) -> str:
         """How the parameters are held, for people."""
         used = {name for leaf in self._packed for name in leaf.used}
-        size = f"{self.parameter_bytes / 2**20:,.0f} MiB"
+        size = f"{self._parameter_bytes / 2**20:,.0f} MiB"
         if used:
             return f"{size}, packed {' '.join(sorted(used))}"
         return f"{size}, {self.program.dtype.name}"
@@ -80,7 +81,25 @@ class LoadedModel:
         return f"native, {cpu.serving_instruction_set()}"
 
     @property
-    def parameter_bytes(self) -> int:
+    def served(self) -> ServedModel:
+        return ServedModel(
+            name=self.name,
+            tokenizer=self.tokenizer,
+            chat_template=self.chat_template,
+            generation_config=self.generation_config,
+            pooling=self.pooling,
+            vocab_size=self.config.vocab_size,
+            embed_dim=self.config.embed_dim,
+            rope_switch_len=self.config.rope_switch_len,
+            dtype=self.program.dtype.name,
+            weights=self.weights,
+            kernels=self.kernels,
+            parameter_bytes=self._parameter_bytes,
+            mesh=self.mesh,
+        )
+
+    @property
+    def _parameter_bytes(self) -> int:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self.parameters))
 
 

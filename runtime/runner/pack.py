@@ -1,5 +1,5 @@
-"""A plan as one int32 buffer, and back into arrays inside the traced step: one host-to-device copy
-a step.
+"""A plan as one int32 buffer: one host-to-device copy a step. The traced step takes it apart again
+(runtime.runner.step_input).
 
 PackLayout fixes where each field of a bucket's StepInput lies in the buffer; floats travel as their
 bits. The host fills a fresh buffer per step (a step in flight may still read the last one). Padding
@@ -11,35 +11,16 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from models.inputs import ForwardInput
-from pallas_kernels.paged_attention import PagedBatch
-from pallas_kernels.recurrent import RecurrentBatch
 from runtime.engine.plan import PlannedRow, StepPlan
 from runtime.runner.buckets import Bucket
-from runtime.runner.sampling_input import FLOAT_OPTIONS, INT_OPTIONS, SamplingInput
+from runtime.runner.sampling_input import FLOAT_OPTIONS, INT_OPTIONS
 
 NOWHERE = np.iinfo(np.int32).max  # a slot past every cache and every state array
 STATE_FIELDS = ("state_from", "state_to")
 NOT_WANTED = -1  # no prompt log-probability at this token
-_SWITCHES = ("has_penalty", "has_bias", "has_mask", "has_history")  # of a row: what it reads
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class StepInput:
-    """Everything the step reads besides parameters and device state."""
-
-    forward: ForwardInput
-    sampling: SamplingInput
-    is_sampled: jax.Array  # bool [R], a token is drawn for this row
-    next_token_ids: (
-        jax.Array
-    )  # int32 [T], prompt token after each token, NOT_WANTED = no log-probability asked
+SWITCHES = ("has_penalty", "has_bias", "has_mask", "has_history")  # of a row: what it reads
 
 
 @dataclass(frozen=True)
@@ -80,7 +61,7 @@ class PackLayout:
             "prompt_len",
             "state_slot",
             "num_logprobs",
-            *_SWITCHES,
+            *SWITCHES,
             *INT_OPTIONS,
         )
         fields += [_Field(name, rows) for name in names]
@@ -95,7 +76,8 @@ class PackLayout:
         """int32 entries of the buffer."""
         return sum(field.size for field in self.fields)
 
-    def _slices(self) -> Iterator[tuple[_Field, slice]]:
+    def slices(self) -> Iterator[tuple[_Field, slice]]:
+        """Each field, and where it lies in the buffer."""
         start = 0
         for field in self.fields:
             yield field, slice(start, start + field.size)
@@ -108,7 +90,7 @@ class PackLayout:
             field.name: buffer[at]
             .view(np.float32 if field.is_float else np.int32)
             .reshape(field.shape)
-            for field, at in self._slices()
+            for field, at in self.slices()
         }
         view["slot_mapping"].fill(NOWHERE)
         view["next_token_ids"].fill(NOT_WANTED)
@@ -149,7 +131,7 @@ class PackLayout:
         view["position"][index] = row.context_len
         view["state_slot"][index] = row.slot
         view["prompt_len"][index] = row.prompt_len
-        for name in _SWITCHES:
+        for name in SWITCHES:
             view[name][index] = getattr(row, name)
         params = row.params
         view["num_logprobs"][index] = -1 if params.logprobs is None else params.logprobs
@@ -161,44 +143,3 @@ class PackLayout:
                 slot = getattr(row, name)
                 view[name][index] = NOWHERE if slot is None else slot
         return last
-
-    def unpack(self, buffer: jax.Array) -> StepInput:
-        """The traced inverse of `pack`."""
-        value = {}
-        for field, at in self._slices():
-            part = buffer[at].reshape(field.shape)
-            value[field.name] = (
-                lax.bitcast_convert_type(part, jnp.float32) if field.is_float else part
-            )
-        batch = {
-            name: value[name]
-            for name in ("row_start", "context_len", "block_table", "slot_mapping")
-        }
-        rows = {
-            name: value[name]
-            for name in (
-                *FLOAT_OPTIONS,
-                *INT_OPTIONS,
-                *("position", "prompt_len", "state_slot", "num_logprobs"),
-            )
-        }
-        recurrent = None
-        if self.is_recurrent:
-            states = {name: value[name] for name in ("row_start", *STATE_FIELDS)}
-            recurrent = RecurrentBatch(**states)
-        return StepInput(
-            forward=ForwardInput(
-                value["token_ids"],
-                value["positions"],
-                PagedBatch(**batch),
-                recurrent,
-                is_long=value["is_long"] != 0,
-            ),
-            sampling=SamplingInput(
-                **rows,
-                seed=lax.bitcast_convert_type(value["seed"], jnp.uint32),
-                **{name: value[name] != 0 for name in _SWITCHES},
-            ),
-            is_sampled=value["is_sampled"] != 0,
-            next_token_ids=value["next_token_ids"],
-        )

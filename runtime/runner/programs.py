@@ -7,7 +7,7 @@ have equal programs.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,63 +18,27 @@ from models.cache import CacheSize, CacheSpec
 from pallas_kernels import native
 from pallas_kernels.zeros import zeros
 from runtime.runner import sampler_state
-from runtime.runner.buckets import Bucket, BucketTable
-from runtime.runner.kv_pool import blocks_for
+from runtime.runner.buckets import Bucket
 from runtime.runner.model import LoadedModel
-from runtime.runner.pack import PackLayout
+from runtime.runner.parts import EngineSizes
+from runtime.runner.program import Program
 from runtime.runner.step import DeviceState, all_logits, step
 from runtime.runner.token_mask import num_words
-
-
-@dataclass(frozen=True)
-class Program:
-    """A function to be compiled for arguments of these shapes; argument `donated` is given up."""
-
-    run: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    donated: int | None
-
-    def compile(self, name: str) -> jax.stages.Compiled:
-        """Trace, lower and compile it as a program of this name."""
-
-        def call(*arguments: Any) -> Any:
-            return self.run(*arguments)
-
-        call.__name__ = name
-        return jax.jit(call, donate_argnums=self.donated).lower(*self.arguments).compile()
 
 
 class EnginePrograms:
     """The programs of a model with a cache of this size, and the shapes they share."""
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        cache_spec: CacheSpec,
-        *,
-        cache_size: CacheSize,
-        max_num_seqs: int,
-        max_model_len: int,
-        buckets: BucketTable,
-    ) -> None:
+    def __init__(self, model: LoadedModel, cache_spec: CacheSpec, sizes: EngineSizes) -> None:
         self._model = model
         self._cache_spec = cache_spec
-        self._cache_size = cache_size
-        self._max_num_seqs = max_num_seqs
-        self._max_model_len = max_model_len
-        self._blocks_per_row = blocks_for(max_model_len, cache_spec.block_size)
-        self._buckets = buckets
-
-    def layout(self, bucket: Bucket) -> PackLayout:
-        spec = self._cache_spec
-        is_recurrent = spec.state_bytes > 0
-        return PackLayout(bucket, self._blocks_per_row, spec.block_size, is_recurrent)
+        self._sizes = sizes
 
     def all(self) -> dict[str, Program]:
         """Every program that serving needs, by name; the largest first: they compile longest."""
         steps = {
-            str(bucket): self._step(step, bucket, self.abstract_mask(bucket))
-            for bucket in reversed(self._buckets.all)
+            str(bucket): self._step(step, bucket, self._abstract_mask(bucket))
+            for bucket in reversed(self._sizes.buckets.all)
         }
         state = self._abstract_state().sampler
         resets = {
@@ -95,7 +59,7 @@ class EnginePrograms:
         """A forward pass that returns the logits of all tokens of a bucket."""
         return self._step(all_logits, bucket)
 
-    def abstract_mask(self, bucket: Bucket) -> jax.ShapeDtypeStruct:
+    def _abstract_mask(self, bucket: Bucket) -> jax.ShapeDtypeStruct:
         """The tokens that the rows of a step may draw, as bits."""
         return self._abstract(jnp.int32, bucket.rows, num_words(self._model.config.vocab_size))
 
@@ -120,7 +84,7 @@ class EnginePrograms:
         return (
             *(repr(part) for part in (self._model.config, self._model.program.dtype, structure)),
             *(f"{leaf.shape} {leaf.dtype}" for leaf in leaves),
-            *(repr(self.layout(bucket)) for bucket in self._buckets.all),
+            *(repr(self._sizes.layout(bucket)) for bucket in self._sizes.buckets.all),
             *(f"{device.device_kind} {device.id}" for device in devices),
             f"of {jax.device_count()}",
             native.prepare(),
@@ -132,18 +96,19 @@ class EnginePrograms:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=replicated)
 
     def _abstract_state(self) -> DeviceState:
-        slots, vocab_size = self._max_num_seqs, self._model.config.vocab_size
+        sizes, vocab_size = self._sizes, self._model.config.vocab_size
+        size = CacheSize(sizes.num_blocks, sizes.num_states)
         return DeviceState(
-            cache=self._cache_spec.abstract(self._cache_size, self._model.mesh),
+            cache=self._cache_spec.abstract(size, self._model.mesh),
             sampler=jax.tree.map(
                 lambda leaf: self._abstract(leaf.dtype, *leaf.shape),
-                sampler_state.shapes(slots, vocab_size, self._max_model_len),
+                sampler_state.shapes(sizes.max_num_seqs, vocab_size, sizes.max_model_len),
             ),
-            last_tokens=self._abstract(jnp.int32, slots),
+            last_tokens=self._abstract(jnp.int32, sizes.max_num_seqs),
         )
 
     def _step(self, run: Callable[..., Any], bucket: Bucket, *arrays: Any) -> Program:
-        layout = self.layout(bucket)
+        layout = self._sizes.layout(bucket)
         parameters = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
             self._model.parameters,
@@ -157,5 +122,9 @@ class EnginePrograms:
     def _reset(self, run: Callable[..., Any], *parts: Any) -> Program:
         """Fills one slot's row of these parts of the sampler's state."""
         rows = [self._abstract(part.dtype, *part.shape[1:]) for part in parts]
-        sampler, slot = self._abstract_state().sampler, self._abstract(jnp.int32)
-        return Program(run, (sampler, slot, *rows), donated=0)
+
+        def fill(state: DeviceState, *arguments: jax.Array) -> DeviceState:
+            return replace(state, sampler=run(state.sampler, *arguments))
+
+        slot = self._abstract(jnp.int32)
+        return Program(fill, (self._abstract_state(), slot, *rows), donated=0)

@@ -6,27 +6,20 @@ fetching the last is what lets host work overlap the device: tokens travel betwe
 device. Knows plans and buckets, not sequences.
 """
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models.cache import CacheSize, CacheSpec
-from runtime.config import EngineConfig, Report
 from runtime.engine.plan import SampledToken, SlotReset, StepPlan
-from runtime.engine.sampling_params import MAX_LOGPROBS
-from runtime.platform import computes_on_host, free_memory, host_fingerprint
-from runtime.runner.buckets import Bucket, BucketTable
-from runtime.runner.executable_store import ExecutableStore
-from runtime.runner.executables import COMPILES, make_executables
-from runtime.runner.kv_pool import pool_size
-from runtime.runner.model import LoadedModel
-from runtime.runner.programs import EnginePrograms
+from runtime.runner.buckets import Bucket
+from runtime.runner.executables import COMPILES
+from runtime.runner.parts import EngineParts, Executable
 from runtime.runner.sampler_state import count_row
-from runtime.runner.step import StepOutput
+from runtime.runner.step_output import StepOutput, read_token
+from runtime.runner.token_mask import num_words
 
 
 @dataclass(frozen=True)
@@ -61,44 +54,21 @@ class StepResult:
 class Runner:
     """Owns the device: parameters, cache, executables. Not thread-safe; one thread drives it."""
 
-    def __init__(self, config: EngineConfig, model: LoadedModel, report: Report) -> None:
-        self.model = model
-        self._mesh = model.mesh
-        dtype = model.cache_dtype if config.kvcache_dtype == "auto" else config.kvcache_dtype
-        self.cache_spec = CacheSpec.of(model.config, config.block_size, jnp.dtype(dtype))
-        size = pool_size(
-            config,
-            model.config.max_positions,
-            self.cache_spec.block_bytes,
-            free_memory(list(self._mesh.devices.flat)),
-            is_host=computes_on_host(self._mesh.devices.flat[0]),
-            state_bytes=self.cache_spec.state_bytes,
-        )
-        self.num_blocks = size.num_blocks
-        self.num_states = size.num_states
-        self.max_model_len = size.max_model_len
-        self.max_num_seqs = config.max_num_seqs
-        self.token_budget = _token_budget(config, self.max_model_len)
-        self.buckets = BucketTable.of(config.max_num_seqs, self.token_budget)
-        self._programs = EnginePrograms(
-            model,
-            self.cache_spec,
-            cache_size=CacheSize(self.num_blocks, self.num_states),
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=self.max_model_len,
-            buckets=self.buckets,
-        )
-        store = ExecutableStore(
-            _store_folder(config), list(self._mesh.devices.flat), self._programs.identity()
-        )
-        self._executables = make_executables(self._programs.all(), store, self._mesh, report)
-        self._logits_executables: dict[Bucket, jax.stages.Compiled] = {}
+    def __init__(self, parts: EngineParts) -> None:
+        self._model, self._mesh = parts.model, parts.model.mesh
+        self.sizes = parts.sizes
+        self.buckets, self.token_budget = parts.sizes.buckets, parts.sizes.token_budget
+        self._parameters = parts.parameters
+        self._executables = parts.executables
+        self._make_logits = parts.make_logits
+        self._logits_executables: dict[Bucket, Executable] = {}
         with COMPILES.expected(), jax.set_mesh(self._mesh):
-            self._state = self._executables.pop("empty_state")()
+            self._state = self._executables["empty_state"]()
             # Stand in where no row has a mask, so that nothing is copied: by rows.
+            width = num_words(self._model.vocab_size)
             self._no_masks = {
-                mask.shape[0]: self._put(np.zeros(mask.shape, np.int32))
-                for mask in map(self._programs.abstract_mask, self.buckets.all)
+                rows: self._put(np.zeros((rows, width), np.int32))
+                for rows in {bucket.rows for bucket in self.buckets.all}
             }
 
     def prepare(self, plan: StepPlan) -> Prepared:
@@ -107,7 +77,7 @@ class Runner:
             self._reset(reset)
         is_mixed = plan.wants_prompt or plan.wants_hidden
         bucket = self.buckets.fit(plan.num_tokens, len(plan.rows), is_mixed=is_mixed)
-        buffer = self._programs.layout(bucket).pack(plan)
+        buffer = self.sizes.layout(bucket).pack(plan)
         return Prepared(plan, bucket, self._put(buffer))
 
     def launch(self, prepared: Prepared, mask: np.ndarray | None = None) -> InFlight:
@@ -118,16 +88,21 @@ class Runner:
         on_device = self._no_masks[bucket.rows]
         if mask is not None:
             on_device = self._put(np.pad(mask, ((0, bucket.rows - len(mask)), (0, 0))))
-        self._state, output = self._executables[str(bucket)](
-            self.model.parameters, self._state, prepared.buffer, on_device
-        )
-        return InFlight(prepared.plan, output)
+        output = self._advance(self._executables[str(bucket)], prepared.buffer, on_device)
+        return InFlight(prepared.plan, StepOutput(*output))
+
+    def _advance(self, executable: Executable, *arrays: jax.Array) -> list[jax.Array]:
+        """Run a step: the state goes on, what else it gives is returned."""
+        result = executable(*self._parameters, *self._state, *arrays)
+        size = len(self._state)
+        self._state = result[:size]
+        return result[size:]
 
     def _put(self, array: np.ndarray | np.generic) -> jax.Array:
         return jax.device_put(array, NamedSharding(self._mesh, PartitionSpec()))
 
     def _reset(self, reset: SlotReset) -> None:
-        vocab_size = self.model.config.vocab_size
+        vocab_size = self._model.vocab_size
         if reset.counted is not None:
             prompt_ids, output_ids = (np.array(ids, np.int32) for ids in reset.counted)
             self._fill("reset_counts", reset.slot, count_row(prompt_ids, output_ids, vocab_size))
@@ -135,7 +110,7 @@ class Runner:
             self._fill("reset_bias", reset.slot, reset.bias)
         if reset.history is not None:
             known, rules = reset.history
-            tokens = np.zeros(self.max_model_len, np.int32)
+            tokens = np.zeros(self.sizes.max_model_len, np.int32)
             tokens[: len(known)] = known
             is_breaker = rules.is_breaker
             if is_breaker is None:
@@ -144,10 +119,9 @@ class Runner:
 
     def _fill(self, name: str, slot: int, *rows: np.ndarray) -> None:
         """Run a reset program."""
-        sampler = self._executables[name](
-            self._state.sampler, self._put(np.int32(slot)), *map(self._put, rows)
+        self._state = self._executables[name](
+            *self._state, self._put(np.int32(slot)), *map(self._put, rows)
         )
-        self._state = replace(self._state, sampler=sampler)
 
     def fetch(self, in_flight: InFlight) -> StepResult:
         """Wait for a step and read its tokens: the one transfer from the device."""
@@ -160,7 +134,7 @@ class Runner:
             )
         )
         sampled = tuple(
-            _token(rows[index], row.params.logprobs) if row.is_sampled else None
+            read_token(rows[index], row.params.logprobs) if row.is_sampled else None
             for index, row in enumerate(plan.rows)
         )
         first, scored, states = 0, [], []
@@ -169,7 +143,7 @@ class Runner:
                 first + i for i, token_id in enumerate(row.next_token_ids or ()) if token_id >= 0
             ]
             scored.append(
-                tuple(_token(prompt[index], row.params.prompt_logprobs) for index in wanted)
+                tuple(read_token(prompt[index], row.params.prompt_logprobs) for index in wanted)
             )
             end = first + len(row.token_ids)
             states.append(hidden[first:end] if row.is_pooled else None)
@@ -183,39 +157,11 @@ class Runner:
         bucket = self.buckets.fit(plan.num_tokens, len(plan.rows), is_mixed=True)
         if bucket not in self._logits_executables:
             with COMPILES.expected(), jax.set_mesh(self._mesh):
-                self._logits_executables[bucket] = self._programs.logits(bucket).compile("logits")
-        buffer = self._put(self._programs.layout(bucket).pack(plan))
-        self._state, logits = self._logits_executables[bucket](
-            self.model.parameters, self._state, buffer
-        )
+                self._logits_executables[bucket] = self._make_logits(bucket)
+        buffer = self._put(self.sizes.layout(bucket).pack(plan))
+        (logits,) = self._advance(self._logits_executables[bucket], buffer)
         return np.asarray(logits)[: plan.num_tokens]
 
-    def executable(self, bucket: Bucket) -> jax.stages.Compiled:
+    def executable(self, bucket: Bucket) -> Any:
         """The compiled step of a bucket, for inspection."""
         return self._executables[str(bucket)]
-
-
-def _store_folder(config: EngineConfig) -> Path | None:
-    if config.compile_cache_folder is None:
-        return None
-    return Path(config.compile_cache_folder) / host_fingerprint() / "executables"
-
-
-def _token_budget(config: EngineConfig, max_model_len: int) -> int:
-    """Tokens a step may hold: the chunk size; without chunks, a whole prompt beside everyone else's
-    decode.
-    """
-    if config.prefill_chunk_size:
-        return max(config.prefill_chunk_size, config.max_num_seqs + 1)
-    return max_model_len + config.max_num_seqs
-
-
-def _token(columns: np.ndarray, num_alternatives: int | None) -> SampledToken:
-    """One row of the packed output, see step.NUM_COLUMNS."""
-    count = num_alternatives or 0
-    values = columns.view(np.float32)
-    ids = columns[3 : 3 + count].tolist()
-    top = values[3 + MAX_LOGPROBS : 3 + MAX_LOGPROBS + count].tolist()
-    return SampledToken(
-        int(columns[0]), float(values[1]), int(columns[2]), tuple(zip(ids, top, strict=True))
-    )

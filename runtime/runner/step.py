@@ -14,15 +14,12 @@ from jax import lax
 
 from models.cache import Cache
 from models.decoder import DecoderProgram, Parameters
-from runtime.engine.sampling_params import MAX_LOGPROBS
 from runtime.runner.logprobs import Logprobs, logprobs, prompt_logprobs
 from runtime.runner.pack import NOT_WANTED, PackLayout
 from runtime.runner.sampler_state import SamplerState, record
 from runtime.runner.sampling import sample
-
-NUM_COLUMNS = (
-    3 + 2 * MAX_LOGPROBS
-)  # token id, logprob bits, rank, alternatives' ids, alternatives' logprob bits
+from runtime.runner.step_input import unpack
+from runtime.runner.step_output import NUM_COLUMNS, StepOutput
 
 
 @jax.tree_util.register_dataclass
@@ -33,17 +30,6 @@ class DeviceState:
     cache: Cache
     sampler: SamplerState
     last_tokens: jax.Array  # int32 [S], token each slot's sequence drew last
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class StepOutput:
-    rows: jax.Array  # int32 [R, NUM_COLUMNS]
-    # int32 [T, NUM_COLUMNS], zeros where no prompt log-probability was asked; fetched only if any
-    # was
-    prompt: jax.Array
-    # float [T, D] after the final norm, [0, D] of a decode bucket; fetched only if any was asked
-    hidden: jax.Array
 
 
 def _columns(tokens: jax.Array, found: Logprobs) -> jax.Array:
@@ -72,7 +58,7 @@ def step(
     """One step of a bucket. `program` and `layout` are static; buffer int32 [layout.size] from
     PackLayout.pack; mask int32 [R, W], see token_mask, read where a row has one.
     """
-    inputs = layout.unpack(buffer)
+    inputs = unpack(layout, buffer)
     decoder = program.bind(parameters)
     token_ids = inputs.forward.token_ids
     drawn = state.last_tokens[jnp.clip(-1 - token_ids, 0)]
@@ -109,7 +95,7 @@ def all_logits(
     buffer: jax.Array,
 ) -> tuple[DeviceState, jax.Array]:
     """As `step`, but returns the logits of every token, float32 [T, V], and draws nothing."""
-    inputs = layout.unpack(buffer)
+    inputs = unpack(layout, buffer)
     decoder = program.bind(parameters)
     hidden, cache = decoder(inputs.forward, state.cache)
     return DeviceState(cache, state.sampler, state.last_tokens), decoder.logits(hidden)

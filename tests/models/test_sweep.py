@@ -16,7 +16,7 @@ import pytest
 
 from models import ARCHITECTURES
 from runtime import LLM, SamplingParams
-from runtime.runner import buckets, runner
+from runtime.runner import buckets, traced
 from runtime.runner.buckets import Bucket, BucketTable
 from runtime.runner.kv_pool import PoolSize, blocks_for
 
@@ -50,7 +50,7 @@ def load(greedy_steps: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path,
         def pool_size(*_: object, state_bytes: int, **__: object) -> PoolSize:
             return PoolSize(num_blocks, longest, NUM_STATES if state_bytes else 0)
 
-        monkeypatch.setattr(runner, "pool_size", pool_size)
+        monkeypatch.setattr(traced, "pool_size", pool_size)
         monkeypatch.setattr(buckets.BucketTable, "of", lambda max_num_seqs, token_budget: SMALL)
         options: dict[str, Any] = {"max_num_seqs": 3, "block_size": BLOCK_SIZE}
         options |= {"prefill_chunk_size": 7, "compile_cache_folder": None}

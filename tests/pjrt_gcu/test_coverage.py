@@ -11,8 +11,8 @@ from golden import NAMES, golden
 from pallas_kernels.dispatch import portable
 from pjrt_gcu import coverage, policy, program
 from runtime import LLM
-from runtime.runner import runner
-from runtime.runner.programs import Program
+from runtime.runner import traced
+from runtime.runner.program import Program
 
 LIMITS: dict[str, Any] = {
     "max_num_seqs": 2,
@@ -50,7 +50,7 @@ def test_every_program_of_every_family_can_run(
             refused.extend(policy.refusals(operations, set()))
         raise _LoweredError
 
-    monkeypatch.setattr(runner, "make_executables", lower)
+    monkeypatch.setattr(traced, "make_executables", lower)
     folder = golden(name).write(tmp_path / name)
     with pytest.raises(_LoweredError):
         LLM(str(folder), device="gcu", **LIMITS)

@@ -35,7 +35,7 @@ def llm(folder):
     size = 10.5 * STATE_BYTES / 2**30
     llm = LLM(str(folder), kv_cache_gb=size, **LIMITS)
     assert llm.engine.states.num_slots == 5 and llm.engine.blocks.num_blocks == 21
-    assert llm.engine.runner.cache_spec.block_bytes == BLOCK_BYTES
+    assert llm.engine.runner.sizes.block_bytes == BLOCK_BYTES
     return llm
 
 

@@ -10,7 +10,7 @@ from golden import evened, golden
 
 from runtime import LLM, SamplingParams
 from runtime.runner.executable_store import MAX_AGE_S, ExecutableStore
-from runtime.runner.programs import Program
+from runtime.runner.program import Program
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -37,7 +37,8 @@ def test_a_kept_program_is_found_again_and_gives_the_same(tmp_path):
     store.save("double", program())
     found = ExecutableStore(tmp_path, jax.devices()[:1], ("a", "b")).load("double")
     assert found is not None
-    assert found(jnp.arange(3.0)).tolist() == [1, 3, 5]
+    (result,) = found(jnp.arange(3.0))
+    assert result.tolist() == [1, 3, 5]
 
 
 def test_another_identity_or_a_broken_entry_is_not_found(tmp_path):

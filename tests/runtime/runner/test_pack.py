@@ -1,5 +1,7 @@
 """Packing a plan into one buffer, and unpacking it again."""
 
+from functools import partial
+
 import jax
 import numpy as np
 
@@ -7,6 +9,7 @@ from runtime.engine.plan import PlannedRow, StepPlan, pending_token
 from runtime.engine.sampling_params import SamplingParams
 from runtime.runner.buckets import Bucket
 from runtime.runner.pack import NOT_WANTED, NOWHERE, PackLayout
+from runtime.runner.step_input import unpack
 
 
 def test_what_is_packed_is_unpacked():
@@ -43,7 +46,7 @@ def test_what_is_packed_is_unpacked():
     layout = PackLayout(Bucket(7, 3), blocks_per_row=3, block_size=4)
     buffer = layout.pack(plan)
     assert buffer.dtype == np.int32 and buffer.shape == (layout.size,)
-    found = jax.tree.map(np.asarray, jax.jit(layout.unpack)(buffer))
+    found = jax.tree.map(np.asarray, jax.jit(partial(unpack, layout))(buffer))
     forward, batch, rows = found.forward, found.forward.attention, found.sampling
     assert forward.token_ids.tolist() == [11, 12, 13, -1, 0, 0, 0]
     assert forward.positions.tolist()[:4] == [5, 6, 7, 3]
@@ -79,12 +82,12 @@ def test_slots_of_recurrent_state_are_packed_where_there_are_any():
         PlannedRow(1, (5,), 7, (2, 3), True, SamplingParams(), 0, state_from=4, state_to=0),
     ]
     layout = PackLayout(Bucket(8, 3), blocks_per_row=2, block_size=4, is_recurrent=True)
-    found = jax.jit(layout.unpack)(layout.pack(StepPlan(tuple(rows)))).forward.recurrent
+    found = jax.jit(partial(unpack, layout))(layout.pack(StepPlan(tuple(rows)))).forward.recurrent
     assert found.state_from.tolist() == [NOWHERE, 4, NOWHERE]
     assert found.state_to.tolist() == [2, 0, NOWHERE]
     assert found.row_start.tolist() == [0, 2, 3, 3]
     plain = PackLayout(Bucket(8, 3), blocks_per_row=2, block_size=4)
-    assert plain.unpack(plain.pack(StepPlan(tuple(rows)))).forward.recurrent is None
+    assert unpack(plain, plain.pack(StepPlan(tuple(rows)))).forward.recurrent is None
 
 
 def test_no_option_changes_the_structure_of_the_input():
@@ -100,7 +103,7 @@ def test_no_option_changes_the_structure_of_the_input():
         str(
             jax.tree.map(
                 lambda leaf: (leaf.shape, leaf.dtype),
-                jax.eval_shape(layout.unpack, layout.pack(StepPlan(rows))),
+                jax.eval_shape(partial(unpack, layout), layout.pack(StepPlan(rows))),
             )
         )
         for rows in ((plain,), (loud,), (plain, loud))

@@ -1,0 +1,100 @@
+"""An engine's parts from a checkpoint: weights loaded, sizes chosen, programs traced and compiled,
+or found where an earlier start kept them.
+"""
+
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from models.cache import CacheSpec
+from runtime.config import EngineConfig, Report
+from runtime.platform import (
+    computes_on_host,
+    free_memory,
+    host_fingerprint,
+    keep_freed_memory,
+    use_compile_cache,
+)
+from runtime.runner.buckets import BucketTable
+from runtime.runner.executable_store import ExecutableStore
+from runtime.runner.executables import make_executables
+from runtime.runner.kv_pool import pool_size
+from runtime.runner.model import LoadedModel, load_model
+from runtime.runner.parts import EngineParts, EngineSizes
+from runtime.runner.programs import EnginePrograms
+
+
+def traced_parts(config: EngineConfig, report: Report) -> EngineParts:
+    """The parts of an engine as the config describes it; `report(stage, done, total)` meanwhile.
+
+    Raises CheckpointError, TokenizerError, ConfigError.
+    """
+    begin = time.monotonic()
+    use_compile_cache(config.compile_cache_folder)
+    model = load_model(config, report)
+    loaded = time.monotonic()
+    if model.platform == "cpu":
+        keep_freed_memory()
+    devices = list(model.mesh.devices.flat)
+    sizes, programs = plan_programs(config, model, free_memory(devices))
+    store = ExecutableStore(_store_folder(config), devices, programs.identity())
+    executables = make_executables(programs.all(), store, model.mesh, report)
+    return EngineParts(
+        config=config,
+        model=model.served,
+        sizes=sizes,
+        parameters=jax.tree.leaves(model.parameters),
+        executables=executables,
+        make_logits=lambda bucket: programs.logits(bucket).compile("logits"),
+        load_s=loaded - begin,
+        compile_s=time.monotonic() - loaded,
+    )
+
+
+def plan_programs(
+    config: EngineConfig, model: LoadedModel, free_bytes: int
+) -> tuple[EngineSizes, EnginePrograms]:
+    """How large everything is with so much memory left, and the programs for that. ConfigError
+    where the limits that the user set cannot be met.
+    """
+    dtype = model.cache_dtype if config.kvcache_dtype == "auto" else config.kvcache_dtype
+    spec = CacheSpec.of(model.config, config.block_size, jnp.dtype(dtype))
+    pool = pool_size(
+        config,
+        model.config.max_positions,
+        spec.block_bytes,
+        free_bytes,
+        is_host=computes_on_host(model.mesh.devices.flat[0]),
+        state_bytes=spec.state_bytes,
+    )
+    token_budget = _token_budget(config, pool.max_model_len)
+    sizes = EngineSizes(
+        num_blocks=pool.num_blocks,
+        num_states=pool.num_states,
+        max_model_len=pool.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        token_budget=token_budget,
+        block_size=config.block_size,
+        block_bytes=spec.block_bytes,
+        state_bytes=spec.state_bytes,
+        cache_dtype=spec.dtype.name,
+        buckets=BucketTable.of(config.max_num_seqs, token_budget),
+    )
+    return sizes, EnginePrograms(model, spec, sizes)
+
+
+def _store_folder(config: EngineConfig) -> Path | None:
+    if config.compile_cache_folder is None:
+        return None
+    return Path(config.compile_cache_folder) / host_fingerprint() / "executables"
+
+
+def _token_budget(config: EngineConfig, max_model_len: int) -> int:
+    """Tokens a step may hold: the chunk size; without chunks, a whole prompt beside everyone else's
+    decode.
+    """
+    if config.prefill_chunk_size:
+        return max(config.prefill_chunk_size, config.max_num_seqs + 1)
+    return max_model_len + config.max_num_seqs
