@@ -37,7 +37,7 @@ from models.layers.mlp import MLP
 from models.layers.moe import MoeMLP
 from models.layers.norm import Norm, norm
 from models.layers.parameter import parameter
-from models.layers.per_layer import PerLayerInputs
+from models.layers.per_layer import PerLayerBranch, PerLayerInputs
 from models.layers.rotary import rotary_angles
 from models.layers.table import Table
 from models.weight import QTensor, einsum
@@ -52,7 +52,8 @@ MLPS = {MlpConfig: MLP, MoeConfig: MoeMLP}
 
 class Block(nnx.Module):
     """All layers as stacks: residual branches with norms before them, on their output, or both;
-    one after the other or in parallel. Mixers and MLPs are attributes under their config's name.
+    one after the other or in parallel; then the branch of the second embedding, where there is one.
+    Mixers and MLPs are attributes under their config's name.
     """
 
     mixer_modules: ClassVar = MIXERS
@@ -75,6 +76,7 @@ class Block(nnx.Module):
         self.mlp_output_norm = make() if is_after else None
         self.is_parallel = config.is_parallel
         self.residual_scale = config.residual_scale
+        self.per_layer = PerLayerBranch(config, dtype) if config.per_layer_dim else None
         for mixer in config.mixers:
             setattr(self, mixer.name, self.mixer_modules[type(mixer)](config, mixer, dtype))
         for mlp in config.mlps:
@@ -90,7 +92,8 @@ class Block(nnx.Module):
             return self.add(x, branch + getattr(self, made.mlp)(inward, at)), cache
         x = self.add(x, normed(self.attention_output_norm, branch, at))
         branch = self.mlp_branch(x, at, made)
-        return self.add(x, normed(self.mlp_output_norm, branch, at)), cache
+        x = self.add(x, normed(self.mlp_output_norm, branch, at))
+        return x if self.per_layer is None else x + self.per_layer(x, at), cache
 
     def mlp_branch(self, x: jax.Array, at: LayerInput, made: LayerConfig) -> jax.Array:
         """What the MLP makes of the residual stream x [T, D]."""

@@ -37,7 +37,6 @@ DEFAULTS = {
 def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of an ERNIE 4.5 MoE config. ValueError names a missing or unsupported key."""
     config = DEFAULTS | dict(config)
-    config["num_experts_per_tok"] = integer(config, "moe_k")
     routing = routing_config(
         config,
         is_renormalised=True,

@@ -4,26 +4,15 @@ Reference: arXiv:2408.00118.
 """
 
 from models.config import DecoderConfig
-from models.hf_config import (
-    HFConfig,
-    biases,
-    decoder_config,
-    integer,
-    layer_windows,
-    optional_positive,
-    positive,
-)
+from models.hf_config import HFConfig, biases, integer, layer_windows, optional_positive, positive
+from models.hf_gemma import DEFAULTS, gemma_decoder
 from models.hf_names import AROUND_NORM_WEIGHTS, COMMON_WEIGHTS
 from models.hf_rope import rope_config
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.
-DEFAULTS = {
-    "head_dim": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
+OWN_DEFAULTS = {
     "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
     "attn_logit_softcapping": 50.0,
@@ -33,22 +22,18 @@ DEFAULTS = {
 
 def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a Gemma 2 config. ValueError names a missing or unsupported key."""
-    config = DEFAULTS | dict(config)
-    return decoder_config(
+    config = DEFAULTS | OWN_DEFAULTS | dict(config)
+    return gemma_decoder(
         config,
         layer_windows(config, integer(config, "sliding_window"), lambda layer: layer % 2 == 0),
-        rope_config(config),
-        understood=("attention_bias", "attn_logit_softcapping", "final_logit_softcapping"),
-        activation_name="hidden_activation",
+        rope=rope_config(config),
+        understood=("attn_logit_softcapping",),
         attention={
             "scale": positive(config, "query_pre_attn_scalar") ** -0.5,
             "softcap": optional_positive(config, "attn_logit_softcapping"),
             **biases(config, "attention_bias"),
         },
         norm="rms_offset",
-        norm_placement="around",
-        embed_scale=integer(config, "hidden_size") ** 0.5,
-        logit_softcap=optional_positive(config, "final_logit_softcapping"),
     )
 
 

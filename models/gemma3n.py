@@ -5,52 +5,31 @@ share keys and values.
 References: the models' released code; arXiv:2301.13310, arXiv:2411.07501, arXiv:2506.06644.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from dataclasses import replace
 
-import jax
-import jax.numpy as jnp
-
-from models import decoder
-from models.cache import Cache
-from models.config import DecoderConfig, LayerConfig
-from models.decoder import normed
-from models.hf_config import (
-    HFConfig,
-    attention_config,
-    biases,
-    decoder_config,
-    flag,
-    integer,
-    layer_windows,
-    mlp_config,
-    optional_positive,
+from models.altup_decoder import AltUpConfig, AltUpDecoder
+from models.config import DecoderConfig
+from models.hf_config import HFConfig, flag, integer, layer_windows, mlp_config
+from models.hf_gemma import (
+    DEFAULTS,
+    PER_LAYER_DEFAULTS,
+    SHARED_KV_WEIGHTS,
+    per_layer_decoder,
+    shared_layers,
 )
 from models.hf_names import AROUND_NORM_WEIGHTS, COMMON_WEIGHTS, PER_LAYER_WEIGHTS, of_part
 from models.hf_rope import ropes_by_layer_type
-from models.inputs import ForwardInput, LayerInput
-from models.layers.altup import AltUp, Laurel, Streams
-from models.layers.per_layer import PerLayerBranch
-from models.layers.sparse_mlp import SparseMLP, SparseMlpConfig
+from models.layers.sparse_mlp import SparseMlpConfig
 from models.naming import WeightMap
-from models.shared_kv import SHARED_KV_WEIGHTS, mixers_of, shared_layers
 
 # What transformers assumes where config.json is silent.
-DEFAULTS = {
+OWN_DEFAULTS = {
     "vocab_size": 262_400,
-    "vocab_size_per_layer_input": 262_144,
     "hidden_size": 2048,
-    "hidden_size_per_layer_input": 256,
     "intermediate_size": 16_384,
     "num_hidden_layers": 35,
-    "num_attention_heads": 8,
     "num_key_value_heads": 2,
-    "head_dim": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
     "max_position_embeddings": 32_768,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-    "sliding_window": 512,
     "final_logit_softcapping": 30.0,
     "altup_active_idx": 0,
     "altup_num_inputs": 4,
@@ -60,18 +39,9 @@ DEFAULTS = {
 }
 
 
-@dataclass(frozen=True)
-class Config(DecoderConfig):
-    """What this family's layers have beside a decoder's."""
-
-    num_streams: int = 4  # A
-    laurel_rank: int = 64
-    is_output_scaled: bool = True
-
-
 def config_from_hf(config: HFConfig) -> DecoderConfig:
     """The decoder of a Gemma 3n config. ValueError names a missing or unsupported key."""
-    config = DEFAULTS | dict(config)
+    config = DEFAULTS | PER_LAYER_DEFAULTS | OWN_DEFAULTS | dict(config)
     config["intermediate_size"] = _one_size(config["intermediate_size"])
     if config["altup_active_idx"] != 0:
         raise ValueError(
@@ -89,36 +59,12 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     )
     mlp = mlp_config(config, "hidden_activation")
     sparse = SparseMlpConfig(mlp.mlp_dim, "sparse_mlp", mlp.activation, sparsity=max(sparsity))
-    used = {layer.mlp for layer in layers}
-    attention = attention_config(
+    return per_layer_decoder(
         config,
-        scale=1.0,
-        qk_norm="head",
-        has_value_norm=True,
-        **biases(config, "attention_bias"),
-    )
-    plain = decoder_config(
-        config,
-        windows,
-        understood=("attention_bias", "final_logit_softcapping"),
-        activation_name="hidden_activation",
-        layers=layers,
-        mixers=mixers_of(layers, attention, attention),
-        mlps=tuple(one for one in (mlp, sparse) if one.name in used),
-        ropes=ropes_by_layer_type(
-            config,
-            global_theta=1_000_000.0,
-            local_theta_name="rope_local_base_freq",
-            local_theta=10_000.0,
-        ),
-        norm_placement="around",
-        embed_scale=integer(config, "hidden_size") ** 0.5,
-        per_layer_dim=integer(config, "hidden_size_per_layer_input"),
-        per_layer_vocab_size=integer(config, "vocab_size_per_layer_input"),
-        logit_softcap=optional_positive(config, "final_logit_softcapping"),
-    )
-    return Config(
-        **{field.name: getattr(plain, field.name) for field in fields(plain)},
+        layers,
+        (mlp, sparse),
+        ropes=ropes_by_layer_type(config),
+        config_class=AltUpConfig,
         num_streams=integer(config, "altup_num_inputs"),
         laurel_rank=integer(config, "laurel_rank"),
         is_output_scaled=flag(config, "altup_correct_scale"),
@@ -152,49 +98,7 @@ def _sparsity(config: HFConfig, num_layers: int) -> list[float]:
     return pattern
 
 
-class Block(decoder.Block):
-    """A layer computes the first of the streams [A, T, D] and corrects the others by it."""
-
-    mlp_modules: ClassVar = decoder.MLPS | {SparseMlpConfig: SparseMLP}
-
-    def __init__(self, config: Config, dtype: jnp.dtype) -> None:
-        super().__init__(config, dtype)
-        self.altup = AltUp(config, config.num_streams, dtype)
-        self.laurel = Laurel(config, config.laurel_rank, dtype)
-        self.per_layer = PerLayerBranch(config, config.mlps[0].activation, dtype)
-        self.is_output_scaled = config.is_output_scaled
-
-    def __call__(
-        self, x: jax.Array, at: LayerInput, made: LayerConfig, cache: Cache
-    ) -> tuple[jax.Array, Cache]:
-        predicted = self.altup.predict(x, at.layer)
-        inward = normed(self.attention_norm, predicted[0], at)
-        branch, cache = getattr(self, made.mixer)(inward, at, cache)
-        x = predicted[0] + normed(self.attention_output_norm, branch, at)
-        x = (x + self.laurel(inward, at.layer)) * jnp.asarray(0.5**0.5, x.dtype)
-        branch = getattr(self, made.mlp)(normed(self.mlp_norm, x, at), at)
-        x = x + normed(self.mlp_output_norm, branch, at)
-        streams = self.altup.correct(predicted, x, at.layer)
-        first = self.altup.scaled(streams[0], at.layer) if self.is_output_scaled else streams[0]
-        return streams.at[1:].add(self.per_layer(first, at)), cache
-
-
-class Decoder(decoder.Decoder):
-    block_class = Block
-
-    def __init__(self, config: Config, dtype: jnp.dtype) -> None:
-        super().__init__(config, dtype)
-        self.streams = Streams(config, config.num_streams, dtype)
-
-    def run_layers(
-        self, x: jax.Array, inputs: ForwardInput, cache: Cache
-    ) -> tuple[jax.Array, Cache]:
-        streams, cache = super().run_layers(self.streams.split(x), inputs, cache)
-        return self.streams.merge(streams), cache
-
-    def per_layer_inputs(self, x: jax.Array, inputs: ForwardInput) -> jax.Array | None:
-        return super().per_layer_inputs(x[0], inputs)
-
+Decoder = AltUpDecoder
 
 _LAYER = "model.layers.{layer}."
 WEIGHTS: WeightMap = {

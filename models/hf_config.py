@@ -149,6 +149,7 @@ def decoder_config(
     mlp: Mapping[str, Any] | None = None,
     moe: MoeConfig | None = None,
     is_sparse: Sequence[bool] = (),
+    config_class: type[DecoderConfig] = DecoderConfig,
     **fields: Any,
 ) -> DecoderConfig:
     """The decoder that most families are: one kind of attention and of MLP in every layer.
@@ -157,7 +158,7 @@ def decoder_config(
     of NEUTRAL_VALUES that the family reads itself; every other one must be neutral. `attention`,
     `mlp` and `fields` are what the family sets in AttentionConfig, MlpConfig and DecoderConfig
     beside or instead of what all families read alike. `moe` takes the place of the MLP in the
-    layers where `is_sparse`.
+    layers where `is_sparse`. Mixers and MLPs that no layer has are left out.
     """
     refuse_unread(config, (*understood, *EXPERT_COUNTS) if moe else understood)
     values: dict[str, Any] = {
@@ -177,8 +178,11 @@ def decoder_config(
             replace(layer, mlp=moe.name) if sparse else layer
             for layer, sparse in zip(values["layers"], is_sparse, strict=True)
         )
-        values["mlps"] = (moe,) if all(is_sparse) else (*values["mlps"], moe)
-    return DecoderConfig(**values)
+        values["mlps"] = (*values["mlps"], moe)
+    used = {name for layer in values["layers"] for name in (layer.mixer, layer.mlp)}
+    for parts in ("mixers", "mlps"):
+        values[parts] = tuple(part for part in values[parts] if part.name in used)
+    return config_class(**values)
 
 
 def refuse_unread(config: HFConfig, understood: Collection[str]) -> None:

@@ -19,13 +19,20 @@ from models.hf_config import (
 )
 from models.naming import AnySource, Shape, Source
 
+# Under which the number of experts of a token is given.
+PER_TOKEN_COUNTS = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "top_k_experts")
+
+
+def _integer_of_any(config: HFConfig, names: tuple[str, ...]) -> int:
+    """A whole number under the first of the names that the config has."""
+    return integer(config, next((name for name in names if config.get(name) is not None), names[0]))
+
 
 def routing_config(config: HFConfig, **fields: Any) -> RoutingConfig:
     """The keys that most families spell alike; `fields` beside or instead of them."""
-    counts = [name for name in EXPERT_COUNTS if config.get(name) is not None]
     values: dict[str, Any] = {
-        "num_experts": integer(config, counts[0] if counts else EXPERT_COUNTS[0]),
-        "experts_per_token": integer(config, "num_experts_per_tok"),
+        "num_experts": _integer_of_any(config, EXPERT_COUNTS),
+        "experts_per_token": _integer_of_any(config, PER_TOKEN_COUNTS),
         "is_renormalised": flag(config, "norm_topk_prob"),
     }
     return RoutingConfig(**values | fields)

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from models.config import LayerConfig
 from models.hf_config import HFConfig, flag, head_dim, integer, positive, section
 from models.rope_config import LongRope, RopeConfig, RopeKind
 
@@ -83,10 +84,19 @@ def rope_config(
 
 
 def ropes_by_layer_type(
-    config: HFConfig, *, global_theta: float, local_theta_name: str, local_theta: float
+    config: HFConfig,
+    full: HFConfig | None = None,
+    *,
+    global_theta: float = 1_000_000.0,
+    local_theta_name: str = "rope_local_base_freq",
+    local_theta: float = 10_000.0,
+    is_partial: bool = False,
 ) -> tuple[RopeConfig, RopeConfig]:
     """The rotary embeddings of global and of local layers: `rope_parameters` with an entry for
     each, or `rope_scaling`, which means the global ones, and a base for each.
+
+    `full` is the config with the sizes of global layers, where they are others; `is_partial`: those
+    turn only the first partial_rotary_factor of a head, if that is set.
     """
     entries = section(config, "rope_parameters")
     if entries and not entries.keys() <= {"full_attention", "sliding_attention"}:
@@ -97,9 +107,20 @@ def ropes_by_layer_type(
     global_entry = section(entries, "full_attention") | section(config, "rope_scaling")
     local_entry = section(entries, "sliding_attention")
     return (
-        rope_entry(global_entry, config, theta_name="rope_theta", default_theta=global_theta),
+        rope_entry(
+            global_entry,
+            full or config,
+            theta_name="rope_theta",
+            default_theta=global_theta,
+            is_partial=is_partial,
+        ),
         rope_entry(local_entry, config, theta_name=local_theta_name, default_theta=local_theta),
     )
+
+
+def layers_with_ropes(windows: tuple[int, ...]) -> tuple[LayerConfig, ...]:
+    """Layers with these windows, each with the one of ropes_by_layer_type that is its kind's."""
+    return tuple(LayerConfig(window, rope=1 if window else 0) for window in windows)
 
 
 def rope_entry(

@@ -39,7 +39,6 @@ NAMES = {
     "model_max_length": "max_position_embeddings",
     "num_expert_group": "n_group",
     "num_shared_experts": "n_shared_experts",
-    "num_experts_per_token": "num_experts_per_tok",
     "moe_renormalize": "norm_topk_prob",
 }
 LINEAR_NAMES = {
@@ -78,14 +77,12 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         rank=head_dim,
         gate_activation="sigmoid",
     )
-    mixers = {"delta": delta, "attention": latent_config(config)}
-    used = {MIXERS[kind] for kind in kinds}
     return decoder_config(
         config | {"head_dim": rope_dim},
         (),
         RopeConfig(rope_dim, kind="none"),
         understood=("attention_bias",),
-        mixers=tuple(mixer for name, mixer in mixers.items() if name in used),
+        mixers=(delta, latent_config(config)),
         layers=tuple(LayerConfig(mixer=MIXERS[kind]) for kind in kinds),
         moe=moe_config(config, biased_sigmoid_routing(config)),
         is_sparse=after_dense_layers(config),

@@ -71,7 +71,6 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         name=GLOBAL,
         query_growth=growth if config["attn_temperature_tuning"] else None,  # early files say 4
     )
-    used = {layer.mixer for layer in layers}
     mlp_dim = integer(config, "intermediate_size")
     return decoder_config(
         config,
@@ -80,7 +79,7 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         understood=("attention_bias", "attention_chunk_size", "no_rope_layers", "use_qk_norm"),
         mlp={"mlp_dim": integer(config, "intermediate_size_mlp")},
         layers=layers,
-        mixers=tuple(mixer for mixer in (chunked, reaching) if mixer.name in used),
+        mixers=(chunked, reaching),
         ropes=(rope, replace(rope, kind="none")),
         moe=moe_config(
             config,

@@ -4,10 +4,10 @@ OLMo 3 slides in three layers of four.
 References: arXiv:2501.00656; for OLMo 3 the released code.
 """
 
-from models.config import DecoderConfig, LayerConfig
+from models.config import DecoderConfig
 from models.hf_config import HFConfig, biases, decoder_config, integer, layer_windows, section
 from models.hf_names import COMMON_WEIGHTS, QK_NORM_WEIGHTS
-from models.hf_rope import rope_config, ropes_by_layer_type
+from models.hf_rope import layers_with_ropes, rope_config, ropes_by_layer_type
 from models.naming import WeightMap
 
 # What transformers assumes where config.json is silent.
@@ -17,7 +17,6 @@ DEFAULTS = {
     "hidden_act": "silu",
     "sliding_window": 4096,
 }
-GLOBAL_ROPE, LOCAL_ROPE = 0, 1  # indices into DecoderConfig.ropes
 
 
 def config_from_hf(config: HFConfig) -> DecoderConfig:
@@ -40,15 +39,12 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     return decoder_config(
         config,
         windows,
-        ropes[GLOBAL_ROPE],
         understood=("attention_bias",),
         attention={
             "qk_norm": "all_heads",
             **biases(config, "attention_bias"),
         },
-        layers=tuple(
-            LayerConfig(window, LOCAL_ROPE if window else GLOBAL_ROPE) for window in windows
-        ),
+        layers=layers_with_ropes(windows),
         ropes=ropes,
         norm_placement="after",
     )

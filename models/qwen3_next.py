@@ -2,12 +2,8 @@
 gated attention.
 
 All norms but the one inside the delta net multiply by (1 + weight); a quarter of each attention
-head turns. Qwen3-Next stores the delta net's projections grouped by key head, Qwen3.5 one after the
-other. Reference: arXiv:2412.06464 for the delta net, transformers' modules for the rest.
+head turns. Reference: arXiv:2412.06464 for the delta net, transformers' modules for the rest.
 """
-
-from collections.abc import Callable
-from typing import Any
 
 from models.config import DecoderConfig, DeltaConfig, LayerConfig, MoeConfig
 from models.hf_config import (
@@ -18,6 +14,7 @@ from models.hf_config import (
     integer,
     layer_kinds,
 )
+from models.hf_delta import delta_config, delta_weights
 from models.hf_moe import (
     expert_weights,
     moe_config,
@@ -27,7 +24,7 @@ from models.hf_moe import (
 )
 from models.hf_names import COMMON_WEIGHTS, PRE_NORM_WEIGHTS, QK_NORM_WEIGHTS
 from models.hf_rope import rope_config
-from models.naming import AnySource, Shape, Source, WeightMap
+from models.naming import Source, WeightMap
 
 # What transformers assumes where config.json is silent.
 DEFAULTS = {
@@ -64,13 +61,6 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
     attention = attention_config(
         config, qk_norm="head", has_output_gate=True, **biases(config, "attention_bias")
     )
-    delta = DeltaConfig(
-        num_key_heads=integer(config, "linear_num_key_heads"),
-        num_value_heads=integer(config, "linear_num_value_heads"),
-        key_dim=integer(config, "linear_key_head_dim"),
-        value_dim=integer(config, "linear_value_head_dim"),
-        conv_size=integer(config, "linear_conv_kernel_dim"),
-    )
     interval = integer(config, "full_attention_interval")
     kinds = layer_kinds(
         config,
@@ -82,7 +72,7 @@ def config_from_hf(config: HFConfig) -> DecoderConfig:
         (),
         rope_config(config, is_partial=True),
         understood=("attention_bias", "partial_rotary_factor"),
-        mixers=tuple(mixer for mixer in (delta, attention) if mixer.name in map(MIXERS.get, kinds)),
+        mixers=(delta_config(config), attention),
         layers=tuple(LayerConfig(mixer=MIXERS[kind]) for kind in kinds),
         norm="rms_offset",
         **sparse,
@@ -98,62 +88,20 @@ def _experts(config: HFConfig) -> MoeConfig:
     )
 
 
-_DELTA, _MLP = "model.layers.{layer}.linear_attn.", "model.layers.{layer}.mlp"
-# Of the rows that queries, keys and values share: the first, by (rows stored, own rows).
-_FIRST_ROWS: dict[str, Callable[[int, int], int]] = {
-    "query": lambda stored, rows: 0,
-    "key": lambda stored, rows: rows,
-    "value": lambda stored, rows: stored - rows,
-}
-_FLAT = {
-    part: Source(_DELTA + "in_proj_qkv.weight", first_row=first)
-    for part, first in _FIRST_ROWS.items()
-} | {
-    part: Source(f"{_DELTA}in_proj_{name}.weight")
-    for part, name in (("gate", "z"), ("beta", "b"), ("decay", "a"))
-}
-_COMMON: WeightMap = {
+_MLP = "model.layers.{layer}.mlp"
+_WEIGHTS: WeightMap = {
     **COMMON_WEIGHTS,
     **PRE_NORM_WEIGHTS,
     **QK_NORM_WEIGHTS,
     **expert_weights(_MLP),
     **shared_expert_weights(f"{_MLP}.shared_expert"),
-    **{
-        f"layers.delta.{part}_conv": Source(_DELTA + "conv1d.weight", first_row=first)
-        for part, first in _FIRST_ROWS.items()
-    },
     "layers.moe.shared_gate.weight": Source(  # GGUF files store [1, D] as [D]
         f"{_MLP}.shared_expert_gate.weight", lambda values, want: values.reshape(want)
     ),
-    "layers.delta.decay_bias": _DELTA + "dt_bias",
-    "layers.delta.decay_log": _DELTA + "A_log",
-    "layers.delta.norm.weight": _DELTA + "norm.weight",
-    "layers.delta.output.weight": _DELTA + "out_proj.weight",
 }
 
 
 def weights(config: DecoderConfig) -> WeightMap:
-    """The names of tensors; the delta net's projections flat, or grouped by key head."""
+    """The names of tensors, those of the delta net by its sizes."""
     delta = next(mixer for mixer in config.mixers if isinstance(mixer, DeltaConfig))
-    count = delta.num_key_heads
-    group = delta.num_value_heads // count  # value heads of a key head
-    keys, values = delta.key_dim, group * delta.value_dim
-    table: dict[str, AnySource] = dict(_COMMON)
-    for name, sizes in (
-        ("in_proj_qkvz", {"query": keys, "key": keys, "value": values, "gate": values}),
-        ("in_proj_ba", {"beta": group, "decay": group}),
-    ):
-        first = 0
-        for part, size in sizes.items():
-            grouped = Source(f"{_DELTA}{name}.weight", _of_each_group(count, first, size))
-            table[f"layers.delta.{part}.weight"] = (_FLAT[part], grouped)
-            first += size
-    return table
-
-
-def _of_each_group(count: int, first: int, size: int) -> Callable[[Any, Shape], Any]:
-    def take(values: Any, want: Shape) -> Any:
-        """Rows [first, first + size) of each of `count` groups, as one matrix."""
-        return values.reshape(count, -1, want[1])[:, first : first + size].reshape(want)
-
-    return take
+    return {**_WEIGHTS, **delta_weights(delta)}

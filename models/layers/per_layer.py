@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.axes import spec
-from models.config import Activation, DecoderConfig
+from models.config import DecoderConfig
 from models.inputs import LayerInput
 from models.layers.linear import Linear
 from models.layers.mlp import ACTIVATIONS
@@ -45,13 +45,13 @@ class PerLayerInputs(nnx.Module):
 class PerLayerBranch(nnx.Module):
     """norm(projection(activation(gate(x)) * per-layer vector))."""
 
-    def __init__(self, config: DecoderConfig, activation: Activation, dtype: jnp.dtype) -> None:
+    def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
         stack, size = tuple(range(config.num_layers)), config.per_layer_dim
         options = {"has_bias": False, "dtype": dtype}
         self.gate = Linear(stack, (size, config.embed_dim), (None, "embed"), **options)
         self.projection = Linear(stack, (config.embed_dim, size), ("embed", None), **options)
         self.norm = norm(config.norm, stack, config.embed_dim, eps=config.norm_eps, dtype=dtype)
-        self.activation = activation
+        self.activation = config.mlps[0].activation
 
     def __call__(self, x: jax.Array, at: LayerInput) -> jax.Array:
         """x [T, D] -> [T, D]."""
