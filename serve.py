@@ -30,6 +30,8 @@ _HELP = {
     "max_model_len": "tokens of prompt and completion; without it the model's context length",
     "block_size": "tokens per KV cache block, a power of two",
     "prefill_chunk_size": "tokens per step; longer prompts are split into chunks; 0 = never split",
+    "decode_steps": "tokens that all sequences draw in one launch while none needs the host; "
+    "without it by the size of the model and the device",
     "scheduling_policy": "fcfs: first come, first served; priority: the lowest `priority` first",
     "disable_prefix_cache": "compute every prompt from its first token",
     "seed": "base of the random numbers of requests without a seed of their own",

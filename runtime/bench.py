@@ -129,7 +129,8 @@ def _run(
         is_prefilled = len(first_s) == batch
         for delta in engine.step():
             first_s.setdefault(delta.request_id, time.perf_counter())
-            decode_tokens += is_prefilled
+            if is_prefilled:
+                decode_tokens += sum(len(news.token_ids) for news in delta.completions)
     end = time.perf_counter()
     prefilled = max(first_s.values())
     ttft_s = statistics.mean(first_s.values()) - begin

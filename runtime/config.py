@@ -81,6 +81,7 @@ class EngineConfig:
     max_model_len: int | None = None  # tokens of prompt + completion; None = the model's
     block_size: int = 16  # cache slots per block
     prefill_chunk_size: int = 512  # tokens per step; 0 = a prompt is never split
+    decode_steps: int | None = None  # tokens drawn in one launch where possible; None = by rule
     disable_prefix_cache: bool = False
     scheduling_policy: SchedulingPolicy = "fcfs"  # priority = by the requests' own first
     seed: int = 0
@@ -124,6 +125,12 @@ class EngineConfig:
             "prefill_chunk_size",
             self.prefill_chunk_size,
             "use 0 (off) or a number of tokens",
+        )
+        _require(
+            self.decode_steps is None or 1 <= self.decode_steps <= 64,
+            "decode_steps",
+            self.decode_steps,
+            "use 1 to 64 tokens",
         )
         _require(0 <= self.seed < 2**63, "seed", self.seed, "use 0 to 2**63 - 1")
         _require(

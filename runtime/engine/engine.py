@@ -87,6 +87,7 @@ class Engine:
             trim=self.runner.buckets.trim,
             stop_ids=self.model.tokenizer.eos_ids,
             rope_switch_len=self.model.rope_switch_len,
+            num_decode_steps=sizes.num_decode_steps,
         )
         self.grammars = GrammarCompiler(self.model.tokenizer, self.model.vocab_size)
         self._mask_writer = MaskWriter()
@@ -235,9 +236,9 @@ class Engine:
         """The results of a step; constraints hear of their tokens at once."""
         result = self.runner.fetch(in_flight)
         for sequence, sampled in zip(sequences, result.sampled, strict=True):
-            is_running = sequence.status is not Status.FINISHED
-            if sequence.constraint is not None and sampled is not None and is_running:
-                sequence.constraint.advance(sampled.token_id)
+            if sequence.constraint is not None and sequence.status is not Status.FINISHED:
+                for token in sampled:
+                    sequence.constraint.advance(token.token_id)
         return result
 
     def _mask(self, plan: StepPlan, sequences: list[Sequence]) -> np.ndarray:
@@ -274,16 +275,27 @@ class Engine:
         index: int,
     ) -> None:
         """One row's result into its sequence."""
-        sampled = result.sampled[index]
         if generation.prompt_logprobs is not None:
             for offset, token in enumerate(result.prompt[index], row.start + 1):
                 generation.prompt_logprobs[offset] = _logprob(token)
         hidden = result.hidden[index]
         if generation.pool is not None and hidden is not None:
             generation.pool.add(hidden, row.start)
-        self.scheduler.receive(sequence, None if sampled is None else sampled.token_id)
-        if sampled is None:
-            return
+        if not result.sampled[index]:
+            self.scheduler.receive(sequence, None)
+        for sampled in result.sampled[index]:
+            if sequence.status is not Status.FINISHED:  # else drawn after the last
+                self._take_token(generation, sequence, row, sampled)
+
+    def _take_token(
+        self,
+        generation: _Generation,
+        sequence: Sequence,
+        row: PlannedRow,
+        sampled: SampledToken,
+    ) -> None:
+        """The next token of a sequence: its text, and whether it ends there."""
+        self.scheduler.receive(sequence, sampled.token_id)
         if len(sequence.token_ids) == sequence.prompt_len + 1:
             self._num_prompt_tokens += sequence.prompt_len
         if generation.pool is not None:  # the vector is complete; the token drawn means nothing

@@ -63,6 +63,9 @@ class SlotReset:
 class StepPlan:
     rows: tuple[PlannedRow, ...]
     resets: tuple[SlotReset, ...] = ()
+    # Tokens that each row draws, one after the other; above 1 only where all rows decode and none
+    # needs the host in between. The rows are those of the first.
+    num_steps: int = 1
 
     @property
     def num_tokens(self) -> int:

@@ -26,7 +26,8 @@ class Scheduler:
     padded shape.
 
     `is_chunked` False: a prompt runs in one step or not yet. `stop_ids` are banned while min_tokens
-    is not reached.
+    is not reached. Where every running sequence decodes and nothing waits, a step draws
+    `num_decode_steps` tokens of each.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Scheduler:
         trim: Trim,
         stop_ids: frozenset[int],
         rope_switch_len: int = 0,
+        num_decode_steps: int = 1,
     ) -> None:
         self.blocks = blocks
         self.states = states
@@ -53,6 +55,7 @@ class Scheduler:
         self._trim = trim
         self._stop_ids = stop_ids
         self._rope_switch_len = rope_switch_len
+        self._num_decode_steps = num_decode_steps
         self._free_slots = list(range(max_num_seqs))[::-1]
         self._resets: list[SlotReset] = []
 
@@ -77,8 +80,39 @@ class Scheduler:
             self._cut(chunks)
         if not chunks:
             return None
-        rows = tuple(self._commit(sequence, count) for sequence, count in chunks)
-        return StepPlan(rows, tuple(self._resets)), [sequence for sequence, _ in chunks]
+        num_steps = self._num_steps(chunks)
+        rows = tuple(self._commit(sequence, count, num_steps) for sequence, count in chunks)
+        return StepPlan(rows, tuple(self._resets), num_steps), [sequence for sequence, _ in chunks]
+
+    def _num_steps(self, chunks: list[tuple[Sequence, int]]) -> int:
+        """How many tokens each of these sequences draws before the host sees one; takes the blocks
+        for them.
+        """
+        count = self._num_decode_steps
+        if count == 1 or self.waiting or not all(map(self._decodes_alone, self.running)):
+            return 1
+        needed = [self._blocks_needed(sequence, count) for sequence, _ in chunks]
+        if sum(needed) > self.blocks.num_free:
+            return 1
+        for (sequence, _), blocks in zip(chunks, needed, strict=True):
+            sequence.block_ids += self.blocks.allocate(blocks)
+        return count
+
+    def _decodes_alone(self, sequence: Sequence) -> bool:
+        """The host has nothing to say for as many tokens as a step may draw. Where a token ends the
+        sequence, those after it are not wanted.
+        """
+        if sequence.is_drawn_out:  # takes no part
+            return True
+        count = self._num_decode_steps
+        outgrows = 0 < self._rope_switch_len < sequence.num_tokens + count - 1
+        return not (
+            sequence.is_prefilling
+            or sequence.constraint is not None
+            or sequence.is_stop_banned
+            or sequence.max_tokens - sequence.num_drawn < count
+            or (outgrows and not sequence.is_long)
+        )
 
     def _running_chunks(self) -> list[tuple[Sequence, int]]:
         """(sequence, tokens) for those already running, blocks taken; preempts the latest when
@@ -247,9 +281,9 @@ class Scheduler:
                 excess -= count - kept
                 chunks[index] = (sequence, kept)
 
-    def _commit(self, sequence: Sequence, count: int) -> PlannedRow:
+    def _commit(self, sequence: Sequence, count: int, num_steps: int) -> PlannedRow:
         """The row of a sequence that computes its next `count` tokens; from here on they count as
-        computed.
+        computed. So does what it draws in the step but for the last.
         """
         assert sequence.slot is not None
         start = sequence.num_computed
@@ -281,7 +315,9 @@ class Scheduler:
             state_from=state_from,
             state_to=state_to,
         )
-        sequence.num_pending += is_sampled
+        if is_sampled:
+            sequence.num_pending += num_steps
+            sequence.num_computed += num_steps - 1
         return row
 
     def _state(self, sequence: Sequence) -> tuple[int | None, int | None]:

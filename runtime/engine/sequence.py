@@ -3,7 +3,9 @@ it holds.
 
 Tokens are in one of three states: known to the host (`token_ids`), drawn on the device but not seen
 yet (`num_pending`), or still to be drawn. `num_computed` counts tokens whose keys and values are in
-the cache or will be once the steps already dispatched have run. Imports neither jax nor the server.
+the cache or will be once the steps already dispatched have run. Tokens that a step drew after one
+that ended the sequence never become known, and what they wrote is never read. Imports neither jax
+nor the server.
 """
 
 import enum

@@ -65,7 +65,7 @@ class LoadedModel:
     def weights(self) -> str:
         """How the parameters are held, for people."""
         used = {name for leaf in self._packed for name in leaf.used}
-        size = f"{self._parameter_bytes / 2**20:,.0f} MiB"
+        size = f"{self.parameter_bytes / 2**20:,.0f} MiB"
         if used:
             return f"{size}, packed {' '.join(sorted(used))}"
         return f"{size}, {self.program.dtype.name}"
@@ -94,12 +94,12 @@ class LoadedModel:
             dtype=self.program.dtype.name,
             weights=self.weights,
             kernels=self.kernels,
-            parameter_bytes=self._parameter_bytes,
+            parameter_bytes=self.parameter_bytes,
             mesh=self.mesh,
         )
 
     @property
-    def _parameter_bytes(self) -> int:
+    def parameter_bytes(self) -> int:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self.parameters))
 
 

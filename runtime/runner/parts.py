@@ -23,6 +23,11 @@ from runtime.tokenizer import Tokenizer
 Executable = Callable[..., list[jax.Array]]
 
 
+def step_name(bucket: Bucket, num_steps: int = 1) -> str:
+    """Of the program that runs plans of this many steps in this bucket."""
+    return str(bucket) if num_steps == 1 else f"{bucket}_steps{num_steps}"
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """What engine and server ask of a model besides its programs."""
@@ -60,6 +65,7 @@ class EngineSizes:
     state_bytes: int  # of a slot of recurrent state; 0 = no layer is recurrent
     cache_dtype: str
     buckets: BucketTable
+    num_decode_steps: int = 1  # tokens that a decoding sequence draws in a launch, where possible
 
     def layout(self, bucket: Bucket) -> PackLayout:
         """The buffer of a bucket's step."""

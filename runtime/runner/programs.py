@@ -1,6 +1,7 @@
 """Which programs an engine consists of: functions, argument shapes, what they donate.
 
-One step per bucket, those that refill a slot's sampler state, and the empty state. Nothing is
+One step per bucket, for decode buckets one of several tokens too where the sizes say so, those that
+refill a slot's sampler state, and the empty state. Nothing is
 traced or compiled here; runtime.runner.executables does that. Two engines with equal `identity`
 have equal programs.
 """
@@ -20,9 +21,9 @@ from pallas_kernels.zeros import zeros
 from runtime.runner import sampler_state
 from runtime.runner.buckets import Bucket
 from runtime.runner.model import LoadedModel
-from runtime.runner.parts import EngineSizes
+from runtime.runner.parts import EngineSizes, step_name
 from runtime.runner.program import Program
-from runtime.runner.step import DeviceState, all_logits, step
+from runtime.runner.step import DeviceState, all_logits, decode_steps, step
 from runtime.runner.token_mask import num_words
 
 
@@ -37,9 +38,14 @@ class EnginePrograms:
     def all(self) -> dict[str, Program]:
         """Every program that serving needs, by name; the largest first: they compile longest."""
         steps = {
-            str(bucket): self._step(step, bucket, self._abstract_mask(bucket))
+            step_name(bucket): self._step(step, bucket, self._abstract_mask(bucket))
             for bucket in reversed(self._sizes.buckets.all)
         }
+        if (count := self._sizes.num_decode_steps) > 1:
+            run = functools.partial(decode_steps, num_steps=count)
+            for bucket in reversed(self._sizes.buckets.decode):
+                mask = self._abstract_mask(bucket)
+                steps[step_name(bucket, count)] = self._step(run, bucket, mask)
         state = self._abstract_state().sampler
         resets = {
             "reset_counts": (sampler_state.reset_counts, (state.counts,)),

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from runtime.engine.plan import SampledToken, SlotReset, StepPlan
 from runtime.runner.buckets import Bucket
 from runtime.runner.executables import COMPILES
-from runtime.runner.parts import EngineParts, Executable
+from runtime.runner.parts import EngineParts, Executable, step_name
 from runtime.runner.sampler_state import count_row
 from runtime.runner.step_output import StepOutput, read_token
 from runtime.runner.token_mask import num_words
@@ -43,8 +43,8 @@ class Prepared:
 class StepResult:
     """What a step gave, row by row of its plan."""
 
-    # Per row; None = it drew nothing.
-    sampled: tuple[SampledToken | None, ...]
+    # Per row, the tokens it drew, one for each step of the plan; () = it drew nothing.
+    sampled: tuple[tuple[SampledToken, ...], ...]
     # Per row, an entry for each token whose successor was asked for.
     prompt: tuple[tuple[SampledToken, ...], ...]
     # Per row, [T, D] where hidden states were asked for.
@@ -88,7 +88,8 @@ class Runner:
         on_device = self._no_masks[bucket.rows]
         if mask is not None:
             on_device = self._put(np.pad(mask, ((0, bucket.rows - len(mask)), (0, 0))))
-        output = self._advance(self._executables[str(bucket)], prepared.buffer, on_device)
+        name = step_name(bucket, prepared.plan.num_steps)
+        output = self._advance(self._executables[name], prepared.buffer, on_device)
         return InFlight(prepared.plan, StepOutput(*output))
 
     def _advance(self, executable: Executable, *arrays: jax.Array) -> list[jax.Array]:
@@ -133,8 +134,11 @@ class Runner:
                 output.hidden if plan.wants_hidden else None,
             )
         )
+        rows = rows.reshape(plan.num_steps, -1, rows.shape[-1])
         sampled = tuple(
-            read_token(rows[index], row.params.logprobs) if row.is_sampled else None
+            tuple(read_token(columns, row.params.logprobs) for columns in rows[:, index])
+            if row.is_sampled
+            else ()
             for index, row in enumerate(plan.rows)
         )
         first, scored, states = 0, [], []
@@ -164,4 +168,4 @@ class Runner:
 
     def executable(self, bucket: Bucket) -> Any:
         """The compiled step of a bucket, for inspection."""
-        return self._executables[str(bucket)]
+        return self._executables[step_name(bucket)]

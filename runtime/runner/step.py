@@ -3,7 +3,8 @@
 Every per-request option is an array of the same program, so nothing a client asks for causes a
 retrace. Device state (cache, sampler state, last tokens) is donated and comes back updated; the
 host fetches one packed array a step. The token a sequence drew in the step before is read from
-`last_tokens`, so a step can be dispatched before the host has seen that token.
+`last_tokens`, so a step can be dispatched before the host has seen that token, and several steps
+can run in one program where no row needs the host in between.
 """
 
 from dataclasses import dataclass, replace
@@ -13,12 +14,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from models.cache import Cache
-from models.decoder import DecoderProgram, Parameters
+from models.decoder import Decoder, DecoderProgram, Parameters
 from runtime.runner.logprobs import Logprobs, logprobs, prompt_logprobs
 from runtime.runner.pack import NOT_WANTED, PackLayout
 from runtime.runner.sampler_state import SamplerState, record
 from runtime.runner.sampling import sample
-from runtime.runner.step_input import unpack
+from runtime.runner.step_input import StepInput, later, unpack
 from runtime.runner.step_output import NUM_COLUMNS, StepOutput
 
 
@@ -60,6 +61,49 @@ def step(
     """
     inputs = unpack(layout, buffer)
     decoder = program.bind(parameters)
+    state, rows, hidden = _advance(decoder, inputs, state, mask)
+    if layout.bucket.is_decode:
+        return state, StepOutput(rows, _no_prompt(), hidden[:0])
+    following = inputs.next_token_ids
+    is_wanted = following != NOT_WANTED
+    prompt = _columns(following, prompt_logprobs(hidden, decoder.logits, following, is_wanted))
+    return state, StepOutput(rows, prompt, hidden)
+
+
+def decode_steps(
+    program: DecoderProgram,
+    layout: PackLayout,
+    parameters: Parameters,
+    state: DeviceState,
+    buffer: jax.Array,
+    mask: jax.Array,
+    *,
+    num_steps: int,
+) -> tuple[DeviceState, StepOutput]:
+    """`num_steps` (static) steps of a decode bucket in one program, each row fed with the token
+    that it drew before. Arguments as for `step`; the block tables have room for all of them.
+    """
+    inputs = unpack(layout, buffer)
+    decoder = program.bind(parameters)
+
+    def one(state: DeviceState, index: jax.Array) -> tuple[DeviceState, jax.Array]:
+        state, rows, _ = _advance(decoder, later(layout, inputs, index), state, mask)
+        return state, rows
+
+    state, rows = lax.scan(one, state, jnp.arange(num_steps, dtype=jnp.int32))
+    return state, StepOutput(rows, _no_prompt(), jnp.zeros((0, 0), program.dtype))
+
+
+def _no_prompt() -> jax.Array:
+    return jnp.zeros((0, NUM_COLUMNS), jnp.int32)
+
+
+def _advance(
+    decoder: Decoder, inputs: StepInput, state: DeviceState, mask: jax.Array
+) -> tuple[DeviceState, jax.Array, jax.Array]:
+    """The state after a step, what each row drew (int32 [R, NUM_COLUMNS]), and the hidden states
+    of its tokens.
+    """
     token_ids = inputs.forward.token_ids
     drawn = state.last_tokens[jnp.clip(-1 - token_ids, 0)]
     forward = replace(inputs.forward, token_ids=jnp.where(token_ids < 0, drawn, token_ids))
@@ -70,21 +114,13 @@ def step(
     tokens = sample(logits, inputs.sampling, state.sampler, mask)
     rows = _columns(tokens, logprobs(logits, tokens, inputs.sampling.num_logprobs))
 
-    if layout.bucket.is_decode:
-        prompt, pooled = jnp.zeros((0, NUM_COLUMNS), jnp.int32), hidden[:0]
-    else:
-        following = inputs.next_token_ids
-        is_wanted = following != NOT_WANTED
-        prompt = _columns(following, prompt_logprobs(hidden, decoder.logits, following, is_wanted))
-        pooled = hidden
-
     slots = jnp.where(inputs.is_sampled, inputs.sampling.state_slot, state.last_tokens.shape[0])
     state = DeviceState(
         cache=cache,
         sampler=record(state.sampler, tokens, inputs.sampling, inputs.is_sampled),
         last_tokens=state.last_tokens.at[slots].set(tokens, mode="drop"),
     )
-    return state, StepOutput(rows, prompt, pooled)
+    return state, rows, hidden
 
 
 def all_logits(

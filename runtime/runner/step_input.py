@@ -3,7 +3,7 @@
 The inverse of runtime.runner.pack, whose PackLayout says where each field lies.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -66,3 +66,33 @@ def unpack(layout: PackLayout, buffer: jax.Array) -> StepInput:
         is_sampled=value["is_sampled"] != 0,
         next_token_ids=value["next_token_ids"],
     )
+
+
+def later(layout: PackLayout, inputs: StepInput, index: jax.Array) -> StepInput:
+    """The input of a decode bucket `index` (int32 scalar) steps later, each row fed with the token
+    that it drew last; `inputs` itself at index 0. Padding stays padding.
+    """
+    forward, sampling = inputs.forward, inputs.sampling
+    batch, recurrent = forward.attention, forward.recurrent
+    is_row = batch.context_len > 0
+    is_later = is_row & (index > 0)
+    offset = jnp.where(is_row, index, 0)
+    positions = forward.positions + offset
+    block = batch.block_table[jnp.arange(layout.bucket.rows), positions // layout.block_size]
+    slots = block * layout.block_size + positions % layout.block_size
+    if recurrent is not None:
+        source = jnp.where(is_later, recurrent.state_to, recurrent.state_from)
+        recurrent = replace(recurrent, state_from=source)
+    forward = replace(
+        forward,
+        token_ids=jnp.where(is_later, -1 - sampling.state_slot, forward.token_ids),
+        positions=positions,
+        attention=replace(
+            batch,
+            context_len=batch.context_len + offset,
+            slot_mapping=jnp.where(is_row, slots, batch.slot_mapping),
+        ),
+        recurrent=recurrent,
+    )
+    sampling = replace(sampling, position=sampling.position + offset)
+    return replace(inputs, forward=forward, sampling=sampling)

@@ -16,7 +16,7 @@ NUM_COLUMNS = (
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepOutput:
-    rows: jax.Array  # int32 [R, NUM_COLUMNS]
+    rows: jax.Array  # int32 [R, NUM_COLUMNS], of several steps [num_steps, R, NUM_COLUMNS]
     # int32 [T, NUM_COLUMNS], zeros where no prompt log-probability was asked; fetched only if any
     # was
     prompt: jax.Array

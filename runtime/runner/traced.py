@@ -18,6 +18,7 @@ from runtime.platform import (
     use_compile_cache,
 )
 from runtime.runner.buckets import BucketTable
+from runtime.runner.decode_rule import num_decode_steps
 from runtime.runner.executable_store import ExecutableStore
 from runtime.runner.executables import make_executables
 from runtime.runner.kv_pool import pool_size
@@ -61,12 +62,13 @@ def plan_programs(
     """
     dtype = model.cache_dtype if config.kvcache_dtype == "auto" else config.kvcache_dtype
     spec = CacheSpec.of(model.config, config.block_size, jnp.dtype(dtype))
+    is_host = computes_on_host(model.mesh.devices.flat[0])
     pool = pool_size(
         config,
         model.config.max_positions,
         spec.block_bytes,
         free_bytes,
-        is_host=computes_on_host(model.mesh.devices.flat[0]),
+        is_host=is_host,
         state_bytes=spec.state_bytes,
     )
     token_budget = _token_budget(config, pool.max_model_len)
@@ -81,6 +83,9 @@ def plan_programs(
         state_bytes=spec.state_bytes,
         cache_dtype=spec.dtype.name,
         buckets=BucketTable.of(config.max_num_seqs, token_budget),
+        num_decode_steps=num_decode_steps(
+            config, model.parameter_bytes // model.mesh.devices.size, is_host=is_host
+        ),
     )
     return sizes, EnginePrograms(model, spec, sizes)
 

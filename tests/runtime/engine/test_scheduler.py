@@ -57,6 +57,22 @@ class Device:
         self.states = {}
 
     def run(self, plan):
+        """For each row, what it drew in each of the plan's steps; None = nothing."""
+        drawn = [self.run_step(plan)]
+        for index in range(1, plan.num_steps):
+            rows = tuple(
+                dataclasses.replace(
+                    row,
+                    token_ids=(-1 - row.slot,),
+                    start=row.start + index,
+                    state_from=row.state_to,
+                )
+                for row in plan.rows
+            )
+            drawn.append(self.run_step(dataclasses.replace(plan, rows=rows)))
+        return list(zip(*drawn, strict=True))
+
+    def run_step(self, plan):
         drawn, slots = [], [row.slot for row in plan.rows]
         assert len(set(slots)) == len(slots), "two rows share a state slot"
         for row in plan.rows:
@@ -122,13 +138,14 @@ def drive(scheduler, device, arrivals, aborts, budget):
             raise AssertionError("work is left, but nothing was planned")
         if in_flight is not None:
             drawn, sequences = in_flight
-            for token_id, sequence in zip(drawn, sequences, strict=True):
-                if sequence.status is Status.FINISHED:
-                    continue
-                scheduler.receive(sequence, token_id)
-                generated = len(sequence.token_ids) - sequence.prompt_len
-                if token_id == EOS or generated >= sequence.max_tokens:
-                    scheduler.finish(sequence, "stop")
+            for token_ids, sequence in zip(drawn, sequences, strict=True):
+                for token_id in token_ids:
+                    if sequence.status is Status.FINISHED:
+                        continue
+                    scheduler.receive(sequence, token_id)
+                    generated = len(sequence.token_ids) - sequence.prompt_len
+                    if token_id == EOS or generated >= sequence.max_tokens:
+                        scheduler.finish(sequence, "stop")
         in_flight = (device.run(plan), planned[1]) if planned is not None else None
         scheduler.blocks.check()
         scheduler.states.check()
@@ -147,13 +164,14 @@ def make(
     trim=None,
     num_states=0,
     rope_switch_len=0,
+    num_decode_steps=1,
 ):
     blocks = BlockManager(num_blocks, block_size, is_prefix_cached=is_prefix_cached)
     states = StatePool(num_states, is_prefix_cached=is_prefix_cached)
     return Scheduler(
         blocks, states, max_num_seqs=max_num_seqs, token_budget=budget, is_chunked=is_chunked,
         trim=trim or (lambda tokens, rows: tokens), stop_ids=frozenset({EOS}),
-        rope_switch_len=rope_switch_len,
+        rope_switch_len=rope_switch_len, num_decode_steps=num_decode_steps,
     )  # fmt: skip
 
 
@@ -186,17 +204,28 @@ PROMPTS = st.lists(st.integers(2, 4), min_size=1, max_size=30)
     trim=st.sampled_from([None, lambda tokens, rows: max(rows, tokens - tokens % 4)]),
     num_states=st.sampled_from([0, 2, 3, 7]),
     switch=st.sampled_from([0, 0, 1, 9, 23]),
+    num_decode_steps=st.sampled_from([1, 2, 3, 5]),
 )
 def test_any_schedule_gives_what_a_naive_loop_gives(
-    requests, aborts, num_blocks, max_num_seqs, budget, is_prefix_cached, trim, num_states, switch
+    requests,
+    aborts,
+    num_blocks,
+    max_num_seqs,
+    budget,
+    is_prefix_cached,
+    trim,
+    num_states,
+    switch,
+    num_decode_steps,
 ):
     """Oracle: `naive`. Preemption, prefix hits, chunks and aborts all occur in the sweep, without
-    recurrent state and with fewer or more slots of it than sequences, and with sequences that
-    outgrow a rope switch.
+    recurrent state and with fewer or more slots of it than sequences, with sequences that outgrow a
+    rope switch, and with one or several tokens drawn in a step.
     """
     scheduler = make(
-        num_blocks, 4, max_num_seqs, budget, True, is_prefix_cached, trim, num_states, switch
-    )
+        num_blocks, 4, max_num_seqs, budget, True, is_prefix_cached, trim, num_states, switch,
+        num_decode_steps,
+    )  # fmt: skip
     arrivals = {}
     requests = sorted(requests, key=lambda request: request[2])
     for order, (prompt, max_tokens, at) in enumerate(requests):
@@ -266,9 +295,45 @@ def test_min_tokens_bans_stop_tokens_until_they_are_drawn():
         plan, _ = scheduler.schedule()
         banned.append([_nonzero(reset.bias) for reset in plan.resets])
         assert plan.rows[0].has_bias
-        scheduler.receive(one, device.run(plan)[0])
+        scheduler.receive(one, *device.run(plan)[0])
     ban = float("-inf")
     assert banned == [[{7: 1.5, EOS: ban, 5: ban}], [], [{7: 1.5}], []]
+
+
+def test_several_tokens_are_drawn_in_a_step_while_nobody_needs_the_host():
+    """Oracle: counted by hand. 6 tokens are 1 with the prompt, 3 in one step and 2 alone, because
+    3 would be too many; a newcomer waits for one step and then has its prompt computed.
+    """
+    scheduler, device = make(num_decode_steps=3), Device(4)
+    first, second = sequence([2, 3], 6, 0), sequence([4, 4], 9, 1, min_tokens=2)
+    seen = []
+    scheduler.add(first)
+    for step in range(7):
+        if step == 2:
+            scheduler.add(second)
+        plan, sequences = scheduler.schedule()
+        seen.append((plan.num_steps, len(plan.rows)))
+        for one, token_ids in zip(sequences, device.run(plan), strict=True):
+            for token_id in token_ids:
+                scheduler.receive(one, token_id)
+    assert seen == [(1, 1), (3, 1), (1, 2), (1, 2), (1, 1), (3, 1), (3, 1)]
+    assert len(first.block_ids) == 2 and first.is_drawn_out
+
+
+def test_without_blocks_for_several_tokens_one_is_drawn():
+    """Oracle: a prompt of 3 tokens and 4 more fill two blocks of 4 but for one slot, and 4 further
+    ones would begin a third.
+    """
+    scheduler, device = make(num_blocks=2, num_decode_steps=4), Device(4)
+    one = sequence([2, 3, 3], 9, 0)
+    scheduler.add(one)
+    seen = []
+    for _ in range(3):
+        plan, _ = scheduler.schedule()
+        seen.append(plan.num_steps)
+        for token_id in device.run(plan)[0]:
+            scheduler.receive(one, token_id)
+    assert seen == [1, 4, 1] and scheduler.num_preemptions == 0
 
 
 def test_a_plan_is_self_contained_and_frozen():
