@@ -90,12 +90,17 @@ class _StatsCollector(Collector):
                 stats.prefix_queries,
             ),
             ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_hits),
-            ("vllm:num_preemptions", "Sequences preempted for want of blocks.", stats.preemptions),
+            ("vllm:num_preemptions", "Sequences preempted for want of memory.", stats.preemptions),
             ("halogen:steps", "Steps of the engine.", stats.steps),
             (
                 "halogen:compiles_after_ready",
                 "Programs compiled while serving; should stay 0.",
                 stats.compiles_after_ready,
+            ),
+            (
+                "halogen:steps_without_memory",
+                "Steps that the device refused for want of memory.",
+                stats.steps_without_memory,
             ),
         )
         for family, rows in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):

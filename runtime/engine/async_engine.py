@@ -20,6 +20,7 @@ from runtime.engine.engine import Engine
 from runtime.engine.request import (
     EngineDeadError,
     EngineStats,
+    NoMemoryError,
     Pooling,
     Request,
     RequestDelta,
@@ -106,8 +107,8 @@ class AsyncEngine:
         """The request's deltas as they come, until it is finished; one whole delta for beam search
         and best_of.
 
-        Raises ParameterError before the first for a request that cannot run, EngineDeadError when
-        the engine has failed.
+        Raises ParameterError before the first for a request that cannot run, NoMemoryError when
+        the device has no memory for it, EngineDeadError when the engine has failed.
         """
         params = request.params
         if params.use_beam_search:
@@ -166,6 +167,8 @@ class AsyncEngine:
                     is_finished = True
                     raise outcome
                 is_finished = outcome.is_finished
+                if outcome.refusal is not None:
+                    raise NoMemoryError(outcome.refusal)
                 yield outcome
         finally:
             self._waiting.pop(request.request_id, None)

@@ -116,6 +116,11 @@ class BlockManager:
             self._hash[block_id] = digest
             self._by_hash[digest] = block_id
 
+    def forget_all(self) -> None:
+        """No block holds what it held."""
+        for block_id in range(self.num_blocks):
+            self._forget(block_id)
+
     def _forget(self, block_id: int) -> None:
         digest = self._hash[block_id]
         if digest is not None:

@@ -36,6 +36,7 @@ from runtime.engine.source import engine_parts
 from runtime.engine.state_pool import StatePool
 from runtime.engine.stopping import Completion
 from runtime.grammar import GrammarCompiler, GrammarError, MaskWriter, Matcher
+from runtime.runner.device_memory import DeviceMemoryError
 from runtime.runner.executables import COMPILES
 from runtime.runner.runner import InFlight, Runner, StepResult
 
@@ -88,6 +89,7 @@ class Engine:
             stop_ids=self.model.tokenizer.eos_ids,
             rope_switch_len=self.model.rope_switch_len,
             num_decode_steps=sizes.num_decode_steps,
+            least_tokens=sizes.buckets.mixed[0].tokens,
         )
         self.grammars = GrammarCompiler(self.model.tokenizer, self.model.vocab_size)
         self._mask_writer = MaskWriter()
@@ -98,6 +100,7 @@ class Engine:
         self._num_prompt_tokens = 0
         self._num_generated_tokens = 0
         self._num_steps = 0
+        self._num_without_memory = 0
         self._lock = threading.Lock()  # guards a consistent snapshot for stats()
         self._compiles_at_ready = COMPILES.count
 
@@ -217,20 +220,56 @@ class Engine:
     def step(self) -> list[RequestDelta]:
         """Dispatch the next step, then report what the one before gave; [] = no news."""
         before, result = self._in_flight, None
+        refused: list[RequestDelta] = []
         with self._lock:
             planned = self.scheduler.schedule()
         self._in_flight = None
         if planned is not None:
             plan, sequences = planned
-            prepared, mask = self.runner.prepare(plan), None
-            if any(row.has_mask for row in plan.rows):
-                if before is not None:
-                    result = self._fetch(*before)
-                mask = self._mask(plan, sequences)
-            self._in_flight = (self.runner.launch(prepared, mask), sequences)
+            try:
+                prepared, mask = self.runner.prepare(plan), None
+                if any(row.has_mask for row in plan.rows):
+                    if before is not None:
+                        result = self._fetch(*before)
+                    mask = self._mask(plan, sequences)
+                self._in_flight = (self.runner.launch(prepared, mask), sequences)
+            except DeviceMemoryError as error:
+                refused = self._make_room(error, planned)
         if before is None:
-            return []
-        return self._receive(*before, result or self._fetch(*before))
+            return refused
+        try:
+            result = result or self._fetch(*before)
+        except DeviceMemoryError as error:
+            in_flight = [before] if self._in_flight is None else [before, self._in_flight]
+            self._in_flight = None
+            steps = ((one.plan, sequences) for one, sequences in in_flight)
+            return refused + self._make_room(error, *steps)
+        return refused + self._receive(*before, result)
+
+    def _make_room(
+        self, error: DeviceMemoryError, *steps: tuple[StepPlan, list[Sequence]]
+    ) -> list[RequestDelta]:
+        """The device had no memory for the first of these steps, and none of them ran: all wait
+        and are computed again, in smaller steps. Where there is no smaller one its request ends.
+        """
+        plan, sequences = steps[0]
+        LOG.warning("a step of %d rows found no memory: %s", len(plan.rows), error)
+        with self._lock:
+            self._num_without_memory += 1
+            self.scheduler.take_back(steps, is_lost=error.is_lost)
+            if self.scheduler.limit.shrink(len(plan.rows), plan.num_tokens):
+                return []
+            request_id = sequences[0].request.request_id
+            generation = self._generations.pop(request_id, None)
+            if generation is None:  # ended while the step was in flight
+                return []
+            for sequence in generation.sequences:
+                if sequence.status is not Status.FINISHED:
+                    self.scheduler.finish(sequence, "abort")
+                    ended = CompletionDelta(sequence.index, "", finish_reason="abort")
+                    generation.deltas.append(ended)
+            deltas = tuple(generation.deltas)
+            return [RequestDelta(request_id, deltas, is_finished=True, refusal=str(error))]
 
     def _fetch(self, in_flight: InFlight, sequences: list[Sequence]) -> StepResult:
         """The results of a step; constraints hear of their tokens at once."""
@@ -256,6 +295,7 @@ class Engine:
     ) -> list[RequestDelta]:
         with self._lock:
             self._num_steps += 1
+            self.scheduler.limit.grow()
             touched: dict[str, _Generation] = {}
             for index, sequence in enumerate(sequences):
                 if sequence.status is Status.FINISHED:  # ended while the step was in flight
@@ -362,6 +402,7 @@ class Engine:
                 preemptions=self.scheduler.num_preemptions,
                 steps=self._num_steps,
                 compiles_after_ready=COMPILES.count - self._compiles_at_ready,
+                steps_without_memory=self._num_without_memory,
             )
 
     def logits(self, token_ids: tuple[int, ...]) -> np.ndarray:
@@ -384,24 +425,29 @@ class Engine:
         state_from, state_to = self.states.start(None)
         is_long = 0 < self.model.rope_switch_len < len(token_ids)
         chunks = []
-        for start in range(0, len(token_ids), self.runner.token_budget):
-            row = PlannedRow(
-                slot=0,
-                token_ids=token_ids[start : start + self.runner.token_budget],
-                start=start,
-                block_ids=tuple(block_ids),
-                is_sampled=False,
-                params=request.params,
-                seed=0,
-                is_long=is_long,
-                state_from=state_from,
-                state_to=state_to,
-            )
-            state_from = state_to
-            chunks.append(self.runner.logits(StepPlan((row,))))
-        self.blocks.release(block_ids)
-        if state_to is not None:
-            self.states.leave(state_to, None)
+        try:
+            for start in range(0, len(token_ids), self.runner.token_budget):
+                row = PlannedRow(
+                    slot=0,
+                    token_ids=token_ids[start : start + self.runner.token_budget],
+                    start=start,
+                    block_ids=tuple(block_ids),
+                    is_sampled=False,
+                    params=request.params,
+                    seed=0,
+                    is_long=is_long,
+                    state_from=state_from,
+                    state_to=state_to,
+                )
+                state_from = state_to
+                chunks.append(self.runner.logits(StepPlan((row,))))
+        except DeviceMemoryError as error:
+            self.scheduler.take_back((), is_lost=error.is_lost)
+            raise
+        finally:
+            self.blocks.release(block_ids)
+            if state_to is not None:
+                self.states.leave(state_to, None)
         return np.concatenate(chunks)
 
     @property

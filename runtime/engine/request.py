@@ -22,6 +22,12 @@ class EngineDeadError(RuntimeError):
     """The engine has stopped and cannot run this request. The message says why it stopped."""
 
 
+class NoMemoryError(RuntimeError):
+    """The device has no memory for this request, not even alone; others go on. The message has the
+    device's numbers.
+    """
+
+
 @dataclass(frozen=True)
 class Request:
     """A prompt and what to do with it.
@@ -82,6 +88,7 @@ class RequestDelta:
     num_cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     embedding: np.ndarray | None = None  # float32 [D], pooled; not normalised
+    refusal: str | None = None  # why the request ended before it was complete
 
 
 @dataclass
@@ -163,3 +170,4 @@ class EngineStats:
     preemptions: int  # counter
     steps: int  # counter
     compiles_after_ready: int  # counter; 0 unless something is wrong
+    steps_without_memory: int = 0  # counter: refused by the device

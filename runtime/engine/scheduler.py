@@ -17,6 +17,7 @@ from runtime.engine.plan import PlannedRow, SlotReset, StepPlan, pending_token
 from runtime.engine.request import FinishReason
 from runtime.engine.sequence import Sequence, Status
 from runtime.engine.state_pool import StatePool
+from runtime.engine.step_limit import StepLimit
 
 Trim = Callable[[int, int], int]  # (tokens, rows) -> tokens worth taking now
 
@@ -27,7 +28,8 @@ class Scheduler:
 
     `is_chunked` False: a prompt runs in one step or not yet. `stop_ids` are banned while min_tokens
     is not reached. Where every running sequence decodes and nothing waits, a step draws
-    `num_decode_steps` tokens of each.
+    `num_decode_steps` tokens of each. A step of a prefill takes no less memory with fewer than
+    `least_tokens`.
     """
 
     def __init__(
@@ -42,10 +44,14 @@ class Scheduler:
         stop_ids: frozenset[int],
         rope_switch_len: int = 0,
         num_decode_steps: int = 1,
+        least_tokens: int = 1,
     ) -> None:
         self.blocks = blocks
         self.states = states
-        self.token_budget = token_budget
+        # Where no prompt may be cut, a step has to hold a whole one.
+        self.limit = StepLimit(
+            max_num_seqs, token_budget, least_tokens if is_chunked else token_budget
+        )
         self.is_chunked = is_chunked
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # by rank
@@ -89,7 +95,9 @@ class Scheduler:
         for them.
         """
         count = self._num_decode_steps
-        if count == 1 or self.waiting or not all(map(self._decodes_alone, self.running)):
+        if count == 1 or self.waiting or self.limit.is_reduced:
+            return 1
+        if not all(map(self._decodes_alone, self.running)):
             return 1
         needed = [self._blocks_needed(sequence, count) for sequence, _ in chunks]
         if sum(needed) > self.blocks.num_free:
@@ -121,7 +129,7 @@ class Scheduler:
         decoding = sum(
             not sequence.is_prefilling and not sequence.is_drawn_out for sequence in self.running
         )
-        prefill_budget = self.token_budget - decoding
+        prefill_budget = self.limit.tokens - decoding
         chunks = []
         for sequence in list(self.running):
             if (
@@ -181,9 +189,9 @@ class Scheduler:
         """Start waiting sequences in order while slots, budget, recurrent state and blocks for
         their whole prompt last.
         """
-        budget = self.token_budget - sum(count for _, count in chunks)
+        budget = self.limit.tokens - sum(count for _, count in chunks)
         held_back: list[Sequence] = []
-        while self.waiting and self._free_slots and budget > 0:
+        while self.waiting and len(self.running) < self.limit.rows and budget > 0:
             sequence = self.waiting[0]
             leader = sequence.leader
             if leader is not None and leader.status is not Status.FINISHED and leader.is_prefilling:
@@ -360,6 +368,24 @@ class Scheduler:
             for index in range(sequence.num_registered, full):
                 self.blocks.register(sequence.block_ids[index], hashes[index])
             sequence.num_registered = full
+
+    def take_back(self, steps: Iterable[tuple[StepPlan, list[Sequence]]], *, is_lost: bool) -> None:
+        """These steps did not run, and none that was planned later is in flight; their sequences
+        wait and are computed again. `is_lost`: so is all that earlier steps left on the device.
+        """
+        for plan, sequences in steps:
+            for row, sequence in zip(plan.rows, sequences, strict=True):
+                if row.is_sampled:
+                    sequence.num_pending -= plan.num_steps
+                if sequence.status is Status.RUNNING and not is_lost:
+                    sequence.num_computed = row.start
+                    self._preempt(sequence)
+        if is_lost:
+            for sequence in list(self.running):
+                sequence.num_computed = 0
+                self._preempt(sequence)
+            self.blocks.forget_all()
+            self.states.forget_all()
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence, whatever its state. A step in flight may still write to its blocks: later

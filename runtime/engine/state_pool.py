@@ -103,6 +103,11 @@ class StatePool:
             self._release(slot)
         self._read = []
 
+    def forget_all(self) -> None:
+        """No slot holds what it held."""
+        self._by_hash.clear()
+        self._hash = [None] * self.num_slots
+
     def _allocate(self) -> int:
         slot = self._free.popitem(last=False)[0]
         digest = self._hash[slot]

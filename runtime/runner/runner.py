@@ -6,6 +6,8 @@ fetching the last is what lets host work overlap the device: tokens travel betwe
 device. Knows plans and buckets, not sequences.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from runtime.engine.plan import SampledToken, SlotReset, StepPlan
 from runtime.runner.buckets import Bucket
+from runtime.runner.device_memory import DeviceMemoryError, within_memory
 from runtime.runner.executables import COMPILES
 from runtime.runner.parts import EngineParts, Executable, step_name
 from runtime.runner.sampler_state import count_row
@@ -62,8 +65,9 @@ class Runner:
         self._executables = parts.executables
         self._make_logits = parts.make_logits
         self._logits_executables: dict[Bucket, Executable] = {}
+        self._state: list[jax.Array] = []  # empty = lost
+        self._ensure_state()
         with COMPILES.expected(), jax.set_mesh(self._mesh):
-            self._state = self._executables["empty_state"]()
             # Stand in where no row has a mask, so that nothing is copied: by rows.
             width = num_words(self._model.vocab_size)
             self._no_masks = {
@@ -71,8 +75,37 @@ class Runner:
                 for rows in {bucket.rows for bucket in self.buckets.all}
             }
 
+    def _ensure_state(self) -> None:
+        """An empty one where there is none."""
+        if not self._state:
+            with COMPILES.expected(), jax.set_mesh(self._mesh):
+                self._state = self._executables["empty_state"]()
+
+    @contextmanager
+    def _keeping_state(self) -> Iterator[None]:
+        """DeviceMemoryError where the device refuses what is done inside, and whether the state,
+        which programs are given for good, is still there.
+        """
+        try:
+            with within_memory():
+                yield
+        except DeviceMemoryError as error:
+            if not self._state or any(leaf.is_deleted() for leaf in self._state):
+                self._lose_state(error)
+            raise
+
+    def _lose_state(self, error: DeviceMemoryError) -> None:
+        self._state, error.is_lost = [], True
+
     def prepare(self, plan: StepPlan) -> Prepared:
-        """Everything of a step but the masks of its rows, on the way to the device."""
+        """Everything of a step but the masks of its rows, on the way to the device. Begins with an
+        empty state after one was lost. DeviceMemoryError.
+        """
+        with self._keeping_state():
+            return self._prepare(plan)
+
+    def _prepare(self, plan: StepPlan) -> Prepared:
+        self._ensure_state()
         for reset in plan.resets:
             self._reset(reset)
         is_mixed = plan.wants_prompt or plan.wants_hidden
@@ -82,14 +115,15 @@ class Runner:
 
     def launch(self, prepared: Prepared, mask: np.ndarray | None = None) -> InFlight:
         """Queue a prepared step; returns before it has run. `mask` (int32 [rows of the plan, W])
-        where a row of the plan has one.
+        where a row of the plan has one. DeviceMemoryError: nothing was queued.
         """
         bucket = prepared.bucket
         on_device = self._no_masks[bucket.rows]
-        if mask is not None:
-            on_device = self._put(np.pad(mask, ((0, bucket.rows - len(mask)), (0, 0))))
         name = step_name(bucket, prepared.plan.num_steps)
-        output = self._advance(self._executables[name], prepared.buffer, on_device)
+        with self._keeping_state():
+            if mask is not None:
+                on_device = self._put(np.pad(mask, ((0, bucket.rows - len(mask)), (0, 0))))
+            output = self._advance(self._executables[name], prepared.buffer, on_device)
         return InFlight(prepared.plan, StepOutput(*output))
 
     def _advance(self, executable: Executable, *arrays: jax.Array) -> list[jax.Array]:
@@ -125,15 +159,21 @@ class Runner:
         )
 
     def fetch(self, in_flight: InFlight) -> StepResult:
-        """Wait for a step and read its tokens: the one transfer from the device."""
+        """Wait for a step and read its tokens: the one transfer from the device. DeviceMemoryError:
+        it did not run, nor will those launched after it, and the state is lost.
+        """
         plan, output = in_flight.plan, in_flight.output
-        rows, prompt, hidden = jax.device_get(
-            (
-                output.rows,
-                output.prompt if plan.wants_prompt else None,
-                output.hidden if plan.wants_hidden else None,
-            )
+        wanted = (
+            output.rows,
+            output.prompt if plan.wants_prompt else None,
+            output.hidden if plan.wants_hidden else None,
         )
+        try:
+            with within_memory():
+                rows, prompt, hidden = jax.device_get(wanted)
+        except DeviceMemoryError as error:
+            self._lose_state(error)
+            raise
         rows = rows.reshape(plan.num_steps, -1, rows.shape[-1])
         sampled = tuple(
             tuple(read_token(columns, row.params.logprobs) for columns in rows[:, index])
@@ -156,8 +196,13 @@ class Runner:
 
     def logits(self, plan: StepPlan) -> np.ndarray:
         """float32 [T, V]: run a plan with one row for the logits of all its tokens. Compiles on
-        first use of a bucket.
+        first use of a bucket. DeviceMemoryError.
         """
+        with self._keeping_state():
+            return self._logits(plan)
+
+    def _logits(self, plan: StepPlan) -> np.ndarray:
+        self._ensure_state()
         bucket = self.buckets.fit(plan.num_tokens, len(plan.rows), is_mixed=True)
         if bucket not in self._logits_executables:
             with COMPILES.expected(), jax.set_mesh(self._mesh):

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runtime.chat import ChatTemplateError
-from runtime.engine.request import EngineDeadError
+from runtime.engine.request import EngineDeadError, NoMemoryError
 from runtime.engine.sampling_params import ParameterError
 from runtime.server.json_response import JsonResponse
 from runtime.server.json_text import json_bytes
@@ -135,6 +135,8 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(
                 503, "the engine has stopped and answers nothing more", code="engine_dead"
             )
+        case NoMemoryError():
+            return ApiError(503, str(error), code="out_of_memory", headers={"Retry-After": "1"})
         case HTTPException():
             return ApiError(error.status_code, error.detail, headers=dict(error.headers or {}))
         case _:

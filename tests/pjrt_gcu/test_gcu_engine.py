@@ -3,7 +3,7 @@
 Oracle unless a test says otherwise: the same engine on JAX's CPU.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pjrt_gcu.roofline import Clock
 from runtime import LLM, SamplingParams
 from runtime.bench import measure
 from runtime.config import EngineConfig
+from runtime.engine.request import Request
 from runtime.metrics import Metrics
 
 LIMITS: dict[str, Any] = {
@@ -119,3 +120,49 @@ def test_the_bench_estimates_what_the_bandwidth_allows(
     estimate = figures.estimated_s60_decode_tokens_per_s
     assert estimate is not None
     assert 0.7 * 1e9 < estimate * figures.parameter_bytes < 1e9
+
+
+@pytest.fixture
+def leave(llm: LLM) -> Iterator[Callable[[int], None]]:
+    """Leaves the device so many free bytes, until the test ends."""
+    device = llm.engine.model.mesh.devices.flat[0]
+    limit = device.memory_stats()["bytes_limit"]
+
+    def leave(free_bytes: int) -> None:
+        used = device.memory_stats()["bytes_in_use"]
+        counters.set_memory_limit(device.id, used + free_bytes)
+
+    yield leave
+    counters.set_memory_limit(device.id, limit)
+
+
+def test_memory_that_is_short_for_some_steps_costs_no_tokens(
+    llm: LLM,
+    tokens_of_cpu: list[list[int]],
+    leave: Callable[[int], None],
+    counted: Callable[[], dict[str, int]],
+) -> None:
+    """Oracle also: the plugin's count of refusals."""
+    for index, prompt in enumerate(PROMPTS):
+        llm.engine.add_request(Request(f"short-{index}", tuple(prompt), GREEDY))
+    drawn: dict[str, list[int]] = {}
+    for step in range(100):
+        leave(0 if step in (3, 7, 8) else 1 << 30)
+        for delta in llm.step():
+            for news in delta.completions:
+                drawn.setdefault(delta.request_id, []).extend(news.token_ids)
+    assert [drawn[f"short-{index}"] for index in range(3)] == tokens_of_cpu
+    assert counted()["out_of_memory"] == 3
+    assert llm.engine.stats().steps_without_memory >= 3
+
+
+def test_a_request_that_never_fits_is_refused_with_the_numbers_and_the_next_is_served(
+    llm: LLM, tokens_of_cpu: list[list[int]], leave: Callable[[int], None]
+) -> None:
+    llm.engine.add_request(Request("full", tuple(PROMPTS[0]), GREEDY))
+    llm.step()
+    leave(0)
+    refusals = [delta.refusal for _ in range(9) for delta in llm.step() if delta.is_finished]
+    assert len(refusals) == 1 and "are in use" in (refusals[0] or "")
+    leave(1 << 30)
+    assert tokens(llm) == tokens_of_cpu

@@ -112,9 +112,10 @@ class Device:
             ]
 
 
-def drive(scheduler, device, arrivals, aborts, budget):
+def drive(scheduler, device, arrivals, aborts, budget, failures=None):
     """Run everything; returns the tokens of each sequence. `arrivals`: step -> sequences, `aborts`:
-    step -> indices.
+    step -> indices, `failures`: step -> "refused" where the step that was planned leaves no trace,
+    "lost" where everything on the device goes with it, "late" where the step in flight does, too.
     """
     everyone = [sequence for sequences in arrivals.values() for sequence in sequences]
     in_flight, step = None, 0
@@ -136,8 +137,21 @@ def drive(scheduler, device, arrivals, aborts, budget):
                 assert all(sequence in sequences for sequence in flowing), "a decode was starved"
         elif scheduler.running and in_flight is None:
             raise AssertionError("work is left, but nothing was planned")
+        failure = (failures or {}).get(step) if planned is not None else None
+        if failure is not None:
+            taken = [planned]
+            if failure == "late" and in_flight is not None:
+                taken, in_flight = [(in_flight[2], in_flight[1]), planned], None
+            if failure != "refused":
+                device.cache.clear()
+                device.states.clear()
+            scheduler.take_back(taken, is_lost=failure != "refused")
+            scheduler.limit.shrink(len(planned[0].rows), planned[0].num_tokens)
+            planned = None
+        else:
+            scheduler.limit.grow()
         if in_flight is not None:
-            drawn, sequences = in_flight
+            drawn, sequences, _ = in_flight
             for token_ids, sequence in zip(drawn, sequences, strict=True):
                 for token_id in token_ids:
                     if sequence.status is Status.FINISHED:
@@ -146,7 +160,7 @@ def drive(scheduler, device, arrivals, aborts, budget):
                     generated = len(sequence.token_ids) - sequence.prompt_len
                     if token_id == EOS or generated >= sequence.max_tokens:
                         scheduler.finish(sequence, "stop")
-        in_flight = (device.run(plan), planned[1]) if planned is not None else None
+        in_flight = (device.run(plan), planned[1], plan) if planned is not None else None
         scheduler.blocks.check()
         scheduler.states.check()
         step += 1
@@ -205,6 +219,9 @@ PROMPTS = st.lists(st.integers(2, 4), min_size=1, max_size=30)
     num_states=st.sampled_from([0, 2, 3, 7]),
     switch=st.sampled_from([0, 0, 1, 9, 23]),
     num_decode_steps=st.sampled_from([1, 2, 3, 5]),
+    failures=st.dictionaries(
+        st.integers(0, 30), st.sampled_from(["refused", "lost", "late"]), max_size=5
+    ),
 )
 def test_any_schedule_gives_what_a_naive_loop_gives(
     requests,
@@ -217,10 +234,12 @@ def test_any_schedule_gives_what_a_naive_loop_gives(
     num_states,
     switch,
     num_decode_steps,
+    failures,
 ):
     """Oracle: `naive`. Preemption, prefix hits, chunks and aborts all occur in the sweep, without
     recurrent state and with fewer or more slots of it than sequences, with sequences that outgrow a
-    rope switch, and with one or several tokens drawn in a step.
+    rope switch, with one or several tokens drawn in a step, and with steps that the device has no
+    memory for.
     """
     scheduler = make(
         num_blocks, 4, max_num_seqs, budget, True, is_prefix_cached, trim, num_states, switch,
@@ -231,7 +250,7 @@ def test_any_schedule_gives_what_a_naive_loop_gives(
     for order, (prompt, max_tokens, at) in enumerate(requests):
         arrivals.setdefault(at, []).append(sequence(prompt, max_tokens, order))
     aborts = {at: [i for i in indices if i < len(requests)] for at, indices in aborts.items()}
-    answers = drive(scheduler, Device(4, switch), arrivals, aborts, budget)
+    answers = drive(scheduler, Device(4, switch), arrivals, aborts, budget, failures)
     everyone = [one for group in arrivals.values() for one in group]
     for (prompt, max_tokens, _), answer, one in zip(requests, answers, everyone, strict=True):
         want = naive(prompt, max_tokens)
