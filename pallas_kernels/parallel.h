@@ -44,19 +44,33 @@ class FlushDenormals {
 #endif
 };
 
-// Claims items and counts the finished ones; outlives the loop when a thread of the pool starts
-// late.
-struct LoopState {
-  explicit LoopState(int64_t num_items) : num_items(num_items) {}
+constexpr int64_t kMaxRanges = 64;  // more threads than that share them
 
-  // Works on items until none is left. `body` is touched only after an item was claimed, and the
-  // caller's frame lives until every claimed item is done.
+// Claims items and counts the finished ones; outlives the loop when a thread of the pool starts
+// late. Each thread begins with a range of neighbouring items, which it reads from memory as one
+// stream, and then helps with the ranges of others.
+struct LoopState {
+  LoopState(int64_t num_items, int64_t num_ranges) : num_items(num_items), num_ranges(num_ranges) {
+    for (int64_t i = 0; i < num_ranges; ++i) {
+      ranges[i].next.store(Begin(i), std::memory_order_relaxed);
+    }
+  }
+
+  int64_t Begin(int64_t range) const { return range * num_items / num_ranges; }
+
+  // Works on items until none is left, those of `own` first. `body` is touched only after an item
+  // was claimed, and the caller's frame lives until every claimed item is done.
   template <typename Body>
-  void Work(const Body& body) {
+  void Work(int64_t own, const Body& body) {
     int64_t finished = 0;
-    for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < num_items;) {
-      body(item);
-      ++finished;
+    for (int64_t i = 0; i < num_ranges; ++i) {
+      const int64_t range = (own + i) % num_ranges, end = Begin(range + 1);
+      std::atomic<int64_t>& next = ranges[range].next;
+      if (next.load(std::memory_order_relaxed) >= end) continue;
+      for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < end;) {
+        body(item);
+        ++finished;
+      }
     }
     if (finished &&
         done.fetch_add(finished, std::memory_order_acq_rel) + finished == num_items) {
@@ -75,8 +89,11 @@ struct LoopState {
     all_done.wait(lock, [this] { return done.load(std::memory_order_acquire) == num_items; });
   }
 
-  const int64_t num_items;
-  std::atomic<int64_t> next{0};
+  struct alignas(64) Range {  // a cache line of its own
+    std::atomic<int64_t> next;
+  };
+  const int64_t num_items, num_ranges;
+  Range ranges[kMaxRanges];
   std::atomic<int64_t> done{0};
   std::mutex mutex;
   std::condition_variable all_done;
@@ -93,14 +110,14 @@ void ParallelFor(Pool& pool, int64_t num_items, const Body& body) {
     for (int64_t item = 0; item < num_items; ++item) body(item);
     return;
   }
-  auto state = std::make_shared<LoopState>(num_items);
-  for (int64_t i = 0; i < others; ++i) {
-    pool.Schedule([state, &body] {
+  auto state = std::make_shared<LoopState>(num_items, std::min(others + 1, kMaxRanges));
+  for (int64_t i = 1; i <= others; ++i) {
+    pool.Schedule([state, i, &body] {
       FlushDenormals flush;
-      state->Work(body);
+      state->Work(i % state->num_ranges, body);
     });
   }
-  state->Work(body);
+  state->Work(0, body);
   state->Wait();
 }
 

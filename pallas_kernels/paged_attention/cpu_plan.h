@@ -140,7 +140,7 @@ void Run(const Step& step, const Variant& variant, Pool& pool, const Config& con
     const Block& block = plan.blocks[piece.block];
     float* const memory = ThreadScratch(variant.scratch_size(step, block.num_rows));
     if (piece.first_tile == block.first_tile && piece.end_tile == block.end_tile) {
-      const size_t after = item + (is_inline ? 1 : num_threads);  // threads take turns, about
+      const size_t after = item + 1;  // this thread's next one, most times
       variant.attend_block(
           step, block,
           after < plan.pieces.size() ? &plan.blocks[plan.pieces[after].block] : nullptr, memory);

@@ -45,13 +45,14 @@ inline typename V::C Unpack(const uint8_t* block, int lane, int j) {
 }
 
 // Packed bytes that will be needed soon: at each block the next `step` of them are fetched into the
-// cache. The hardware's prefetcher stops at pages and starts anew at each of the small matrices.
+// second cache (into the first it cost 7 % on AMD's Zen 4). The hardware's prefetcher stops at pages
+// and starts anew at each of the small matrices.
 struct Ahead {
   const uint8_t* at;
   int64_t step;
 
   void Fetch(int64_t block) const {
-    for (int64_t i = 0; i < step; i += 64) __builtin_prefetch(at + block * step + i);
+    for (int64_t i = 0; i < step; i += 64) __builtin_prefetch(at + block * step + i, 0, 2);
   }
 };
 
