@@ -10,6 +10,9 @@ slot out of range, so that neither is written anywhere.
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +23,27 @@ from runtime.runner.sampling_input import FLOAT_OPTIONS, INT_OPTIONS
 NOWHERE = np.iinfo(np.int32).max  # a slot past every cache and every state array
 STATE_FIELDS = ("state_from", "state_to")
 NOT_WANTED = -1  # no prompt log-probability at this token
-SWITCHES = ("has_penalty", "has_bias", "has_mask", "has_history")  # of a row: what it reads
+# Of a row: what it reads.
+SWITCHES = ("has_penalty", "has_bias", "has_mask", "has_history")
+_TOKEN_FIELDS = {
+    "token_ids": 0,
+    "positions": 0,
+    "slot_mapping": NOWHERE,
+    "next_token_ids": NOT_WANTED,
+    "is_long": 0,
+}  # with the value of padding
+_ROW_FIELDS = {
+    "context_len": 0,
+    "is_sampled": 0,
+    "position": 0,
+    "prompt_len": 0,
+    "state_slot": NOWHERE,
+    "num_logprobs": -1,
+    **dict.fromkeys(SWITCHES, 0),
+    **INT_OPTIONS,
+}
+_switches, _int_options = attrgetter(*SWITCHES), attrgetter(*INT_OPTIONS)
+_float_options = attrgetter(*FLOAT_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -31,7 +54,18 @@ class _Field:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape))
+        return prod(self.shape)
+
+
+class _Parts(NamedTuple):
+    """Views of a buffer; see PackLayout.fields."""
+
+    tokens: np.ndarray  # int32 [fields of a token, T]
+    row_start: np.ndarray  # int32 [R + 1]
+    block_table: np.ndarray  # int32 [R, blocks per row]
+    seed: np.ndarray  # uint32 [R, 2]
+    rows: np.ndarray  # int32 [fields of a row, R]
+    floats: np.ndarray  # float32 [options, R]
 
 
 @dataclass(frozen=True)
@@ -48,28 +82,19 @@ class PackLayout:
     @functools.cached_property
     def fields(self) -> tuple[_Field, ...]:
         tokens, rows = (self.bucket.tokens,), (self.bucket.rows,)
-        names = ("token_ids", "positions", "slot_mapping", "next_token_ids", "is_long")
-        fields = [_Field(name, tokens) for name in names]
-        fields += [
+        return (
+            *(_Field(name, tokens) for name in _TOKEN_FIELDS),
             _Field("row_start", (self.bucket.rows + 1,)),
             _Field("block_table", (*rows, self.blocks_per_row)),
-        ]
-        names = (
-            "context_len",
-            "is_sampled",
-            "position",
-            "prompt_len",
-            "state_slot",
-            "num_logprobs",
-            *SWITCHES,
-            *INT_OPTIONS,
+            _Field("seed", (*rows, 2)),
+            *(_Field(name, rows) for name in self._row_fields),
+            *(_Field(name, rows, is_float=True) for name in FLOAT_OPTIONS),
         )
-        fields += [_Field(name, rows) for name in names]
-        fields += [_Field("seed", (*rows, 2))]
-        fields += [_Field(name, rows, is_float=True) for name in FLOAT_OPTIONS]
-        if self.is_recurrent:
-            fields += [_Field(name, rows) for name in STATE_FIELDS]
-        return tuple(fields)
+
+    @functools.cached_property
+    def _row_fields(self) -> dict[str, int]:
+        """Whole numbers of a row, with the value of padding."""
+        return _ROW_FIELDS | (dict.fromkeys(STATE_FIELDS, NOWHERE) if self.is_recurrent else {})
 
     @functools.cached_property
     def size(self) -> int:
@@ -83,63 +108,88 @@ class PackLayout:
             yield field, slice(start, start + field.size)
             start += field.size
 
-    def pack(self, plan: StepPlan) -> np.ndarray:
-        """int32 [size]. The plan must fit the bucket."""
+    @functools.cached_property
+    def _starts(self) -> dict[str, int]:
+        return {field.name: at.start for field, at in self.slices()}
+
+    def _part(self, buffer: np.ndarray, first: str, *shape: int) -> np.ndarray:
+        """The view of `shape` that begins with the field `first`: neighbouring fields of one shape
+        are a matrix.
+        """
+        start = self._starts[first]
+        return buffer[start : start + prod(shape)].reshape(shape)
+
+    def _parts(self, buffer: np.ndarray) -> "_Parts":
+        tokens, rows = self.bucket.tokens, self.bucket.rows
+        floats = self._part(buffer, next(iter(FLOAT_OPTIONS)), len(FLOAT_OPTIONS), rows)
+        return _Parts(
+            tokens=self._part(buffer, "token_ids", len(_TOKEN_FIELDS), tokens),
+            row_start=self._part(buffer, "row_start", rows + 1),
+            block_table=self._part(buffer, "block_table", rows, self.blocks_per_row),
+            seed=self._part(buffer, "seed", rows, 2).view(np.uint32),
+            rows=self._part(buffer, "context_len", len(self._row_fields), rows),
+            floats=floats.view(np.float32),
+        )
+
+    @functools.cached_property
+    def _padding(self) -> np.ndarray:
+        """The buffer of a plan without rows."""
         buffer = np.zeros(self.size, np.int32)
-        view = {
-            field.name: buffer[at]
-            .view(np.float32 if field.is_float else np.int32)
-            .reshape(field.shape)
-            for field, at in self.slices()
-        }
-        view["slot_mapping"].fill(NOWHERE)
-        view["next_token_ids"].fill(NOT_WANTED)
-        view["state_slot"].fill(NOWHERE)
-        view["num_logprobs"].fill(-1)
-        for name, neutral in (FLOAT_OPTIONS | INT_OPTIONS).items():
-            view[name].fill(neutral)
-        if self.is_recurrent:
-            for name in STATE_FIELDS:
-                view[name].fill(NOWHERE)
-        first = 0
-        for index, row in enumerate(plan.rows):
-            first = self._pack_row(view, index, row, first)
-        view["row_start"][len(plan.rows) :] = first
+        parts = self._parts(buffer)
+        parts.tokens[:] = np.array([*_TOKEN_FIELDS.values()], np.int32)[:, None]
+        parts.rows[:] = np.array([*self._row_fields.values()], np.int32)[:, None]
+        parts.floats[:] = np.array([*FLOAT_OPTIONS.values()], np.float32)[:, None]
         return buffer
 
-    def _pack_row(
-        self, view: dict[str, np.ndarray], index: int, row: PlannedRow, first: int
-    ) -> int:
-        """Fill row `index`, whose tokens begin at `first` of the token axis; returns where the next
-        row's begin.
-        """
-        last = first + len(row.token_ids)
-        view["row_start"][index] = first
-        view["token_ids"][first:last] = row.token_ids
-        position = np.arange(row.start, row.context_len, dtype=np.int32)
-        view["positions"][first:last] = position
-        view["is_long"][first:last] = row.is_long
-        blocks = np.asarray(row.block_ids, np.int32)
-        view["block_table"][index, : len(blocks)] = blocks
-        view["slot_mapping"][first:last] = (
-            blocks[position // self.block_size] * self.block_size + position % self.block_size
-        )
+    def pack(self, plan: StepPlan) -> np.ndarray:
+        """int32 [size]. The plan must fit the bucket."""
+        buffer = self._padding.copy()
+        parts = self._parts(buffer)
+        first = 0
+        for index, row in enumerate(plan.rows):
+            last = first + len(row.token_ids)
+            parts.row_start[index] = first
+            parts.block_table[index, : len(row.block_ids)] = row.block_ids
+            self._pack_tokens(parts.tokens[:, first:last], row)
+            first = last
+        parts.row_start[len(plan.rows) :] = first
+        if plan.rows:
+            count = len(plan.rows)
+            parts.seed[:count] = [(row.seed >> 32, row.seed & 0xFFFFFFFF) for row in plan.rows]
+            parts.rows[:, :count] = np.array([self._row(row) for row in plan.rows], np.int32).T
+            options = [_float_options(row.params) for row in plan.rows]
+            parts.floats[:, :count] = np.array(options, np.float32).T
+        return buffer
+
+    def _pack_tokens(self, tokens: np.ndarray, row: PlannedRow) -> None:
+        """Fill the columns of a row's tokens, [token fields, tokens of the row]."""
+        size = self.block_size
+        if len(row.token_ids) == 1:
+            position = row.start
+            slot = row.block_ids[position // size] * size + position % size
+        else:
+            position = np.arange(row.start, row.context_len, dtype=np.int32)
+            slot = np.asarray(row.block_ids, np.int32)[position // size] * size + position % size
+        tokens[0], tokens[1], tokens[2] = row.token_ids, position, slot
         if row.next_token_ids is not None:
-            view["next_token_ids"][first:last] = row.next_token_ids
-        view["context_len"][index] = row.context_len
-        view["is_sampled"][index] = row.is_sampled
-        view["position"][index] = row.context_len
-        view["state_slot"][index] = row.slot
-        view["prompt_len"][index] = row.prompt_len
-        for name in SWITCHES:
-            view[name][index] = getattr(row, name)
-        params = row.params
-        view["num_logprobs"][index] = -1 if params.logprobs is None else params.logprobs
-        view["seed"].view(np.uint32)[index] = (row.seed >> 32 & 0xFFFFFFFF, row.seed & 0xFFFFFFFF)
-        for name in (*FLOAT_OPTIONS, *INT_OPTIONS):
-            view[name][index] = getattr(params, name)
+            tokens[3] = row.next_token_ids
+        if row.is_long:
+            tokens[4] = True
+
+    def _row(self, row: PlannedRow) -> tuple[int, ...]:
+        """The whole numbers of a row, in the order of their fields."""
+        params, context_len = row.params, row.context_len
+        values = (
+            context_len,
+            row.is_sampled,
+            context_len,
+            row.prompt_len,
+            row.slot,
+            -1 if params.logprobs is None else params.logprobs,
+            *_switches(row),
+            *_int_options(params),
+        )
         if self.is_recurrent:
-            for name in STATE_FIELDS:
-                slot = getattr(row, name)
-                view[name][index] = NOWHERE if slot is None else slot
-        return last
+            states = (row.state_from, row.state_to)
+            values += tuple(NOWHERE if slot is None else slot for slot in states)
+        return values

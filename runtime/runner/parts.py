@@ -5,6 +5,7 @@ Above this module nobody asks which. It holds no class of a model: parameters an
 lists of arrays in the order in which the programs take them.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,15 @@ class EngineSizes:
     def layout(self, bucket: Bucket) -> PackLayout:
         """The buffer of a bucket's step."""
         blocks_per_row = blocks_for(self.max_model_len, self.block_size)
-        return PackLayout(bucket, blocks_per_row, self.block_size, self.state_bytes > 0)
+        return _layout(bucket, blocks_per_row, self.block_size, self.state_bytes > 0)
+
+
+@functools.cache
+def _layout(
+    bucket: Bucket, blocks_per_row: int, block_size: int, is_recurrent: bool
+) -> PackLayout:
+    """One object each, since it keeps what it has worked out."""
+    return PackLayout(bucket, blocks_per_row, block_size, is_recurrent)
 
 
 @dataclass(frozen=True)
