@@ -75,9 +75,7 @@ class EngineSizes:
 
 
 @functools.cache
-def _layout(
-    bucket: Bucket, blocks_per_row: int, block_size: int, is_recurrent: bool
-) -> PackLayout:
+def _layout(bucket: Bucket, blocks_per_row: int, block_size: int, is_recurrent: bool) -> PackLayout:
     """One object each, since it keeps what it has worked out."""
     return PackLayout(bucket, blocks_per_row, block_size, is_recurrent)
 
