@@ -166,8 +166,8 @@ class Runner:
         try:
             with within_memory():  # one array after the other: device_get took 0.15 ms for a tree
                 rows = np.asarray(output.rows)
-                prompt = np.asarray(output.prompt) if plan.wants_prompt else None
-                hidden = np.asarray(output.hidden) if plan.wants_hidden else None
+                prompt = np.asarray(output.prompt if plan.wants_prompt else ())
+                hidden = np.asarray(output.hidden if plan.wants_hidden else ())
         except DeviceMemoryError as error:
             self._lose_state(error)
             raise
