@@ -272,6 +272,13 @@ class DecoderProgram:
         stacks = {name: leaf.get_metadata("stack") for name, leaf in self._leaves.items()}
         return {name: stack for name, stack in stacks.items() if stack is not None}
 
+    @property
+    def matrices(self) -> frozenset[str]:
+        """The parameters that may be packed."""
+        return frozenset(
+            name for name, leaf in self._leaves.items() if leaf.get_metadata("is_matrix")
+        )
+
     def abstract_parameters(self, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape, dtype and sharding of every parameter on `mesh`."""
         return {

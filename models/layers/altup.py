@@ -23,13 +23,15 @@ class Streams(nnx.Module):
 
     def __init__(self, config: DecoderConfig, num_streams: int, dtype: jnp.dtype) -> None:
         shape = (num_streams - 1, config.embed_dim, config.embed_dim)
-        self.inward = parameter(shape, (None, "embed", "embed"), dtype)
-        self.outward = parameter(shape, (None, "embed", "embed"), dtype)
+        axes = (None, "embed", "embed")
+        self.inward = parameter(shape, axes, dtype, is_matrix=True)
+        self.outward = parameter(shape, axes, dtype, is_matrix=True)
+        self.num_others = num_streams - 1
 
     def split(self, x: jax.Array) -> jax.Array:
         """x [T, D] -> [A, T, D]: itself, and projections of its size."""
-        count = self.inward.shape[0]
-        return jnp.stack([x, *(_projected(self.inward, x, x, index) for index in range(count))])
+        others = [_projected(self.inward, x, x, index) for index in range(self.num_others)]
+        return jnp.stack([x, *others])
 
     def merge(self, streams: jax.Array) -> jax.Array:
         """[A, T, D] -> [T, D]: the mean of the first and of projections of the others."""

@@ -24,7 +24,7 @@ class Linear(nnx.Module):
         has_bias: bool,
         dtype: jnp.dtype,
     ) -> None:
-        self.weight = parameter(size, axes, dtype, stack=stack)
+        self.weight = parameter(size, axes, dtype, stack=stack, is_matrix=True)
         self.bias = parameter(size[:1], axes[:1], dtype, stack=stack) if has_bias else None
         self.out_spec = spec("token", axes[0])
 

@@ -37,7 +37,7 @@ class Experts(nnx.Module):
         has_bias: bool,
         dtype: jnp.dtype,
     ) -> None:
-        self.weight = parameter(size, ("expert", *axes), dtype, stack=stack)
+        self.weight = parameter(size, ("expert", *axes), dtype, stack=stack, is_matrix=True)
         self.bias = (
             parameter(size[:2], ("expert", axes[0]), dtype, stack=stack) if has_bias else None
         )

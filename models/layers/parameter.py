@@ -18,11 +18,13 @@ def parameter(
     dtype: jnp.dtype,
     *,
     stack: Stack | None = None,
+    is_matrix: bool = False,
 ) -> nnx.Param:
     """A parameter of `shape` whose dimensions mean `axes`; with a stack, one for each of its
-    layers, [L, *shape].
+    layers, [L, *shape]. A matrix [..., out, in] meets x in models.weight or grouped_matmul alone,
+    so loading may pack it.
     """
     assert len(shape) == len(axes), (shape, axes)
     if stack is not None:
         shape, axes = (len(stack), *shape), ("layer", *axes)
-    return nnx.Param(jnp.zeros(shape, dtype), logical_axes=axes, stack=stack)
+    return nnx.Param(jnp.zeros(shape, dtype), logical_axes=axes, stack=stack, is_matrix=is_matrix)

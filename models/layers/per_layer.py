@@ -25,7 +25,8 @@ class PerLayerInputs(nnx.Module):
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
         size = config.num_layers * config.per_layer_dim
         self.embed = Table(config.per_layer_vocab_size, size, dtype)
-        self.projection = parameter((size, config.embed_dim), (None, "embed"), dtype)
+        shape = (size, config.embed_dim)
+        self.projection = parameter(shape, (None, "embed"), dtype, is_matrix=True)
         self.norm = norm(config.norm, None, config.per_layer_dim, eps=config.norm_eps, dtype=dtype)
         self.config = config
 

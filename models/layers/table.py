@@ -12,7 +12,8 @@ class Table(nnx.Module):
     """An embedding, or the output projection of an untied model."""
 
     def __init__(self, vocab_size: int, embed_dim: int, dtype: jnp.dtype) -> None:
-        self.weight = parameter((vocab_size, embed_dim), ("vocab", "embed"), dtype)
+        shape = (vocab_size, embed_dim)
+        self.weight = parameter(shape, ("vocab", "embed"), dtype, is_matrix=True)
 
     def rows(self, row_ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """Rows `row_ids` int32 [T], as `dtype` [T, D]."""

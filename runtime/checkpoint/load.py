@@ -1,14 +1,14 @@
 """A checkpoint's tensors -> a model's parameters: checked as a whole, then read piece by piece.
 
 Each parameter gets one buffer in its final type; pieces of tensors are read, decoded and cast into
-it by a few threads, and the buffer becomes the array. Quantised matrices may stay packed: their
-pieces are moved into a QTensor's buffer and never decoded. Beside the parameters themselves only
-the pieces in flight, and on a device other than this host one buffer, are in memory. It does not
-know model families or file formats.
+it by a few threads, and the buffer becomes the array. Matrices may be packed: quantised ones are
+moved into a QTensor's buffer and never decoded, floats are interleaved there. Beside the parameters
+themselves only the pieces in flight, and on a device other than this host one buffer, are in
+memory. It does not know model families or file formats.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
@@ -27,6 +27,8 @@ from runtime.checkpoint.contract import Checkpoint, CheckpointError, TensorInfo
 PIECE_ELEMENTS = 1 << 20  # decoded and cast at a time: 4 MB as float32
 MAX_THREADS = 4
 MAX_PROBLEMS = 20  # listed in one error
+FLOAT_FORMATS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+FLOAT_DTYPES = {format: np.dtype(name) for name, format in FLOAT_FORMATS.items()}
 ALIGNMENT = 64  # bytes; XLA on the CPU takes over a buffer so aligned instead of copying it
 
 Progress = Callable[[int, int], None]
@@ -57,15 +59,18 @@ def load_parameters(
     abstract: Mapping[str, jax.ShapeDtypeStruct],
     *,
     stacks: Mapping[str, Stack] = MappingProxyType({}),
-    packed: Activations | None = None,
+    matrices: Collection[str] = (),
+    activations: Activations | None = None,
     progress: Progress | None = None,
 ) -> dict[str, jax.Array | QTensor]:
     """Every parameter of `abstract`, in its shape, dtype and sharding (None = the default device).
 
     abstract: parameter name -> shape (stacks [L, ...]), dtype, sharding on a real mesh.
     stacks: name of a stacked parameter -> the layers it holds; one not listed holds the first L.
-    packed: a matrix that is stored quantised becomes a QTensor that meets activations of this
-    kind and is not split over devices; None = it is decoded.
+    matrices: the parameters that become QTensors, not split over devices. Floats keep their type
+    where the wanted one holds all its numbers.
+    activations: what those of them meet that are stored quantised; None = they are decoded before
+    they are packed.
     progress is called from several threads, one at a time, with (bytes done, bytes in all).
     Raises one CheckpointError that lists everything wrong before any tensor data is read: missing
     tensors, shapes and types that do not fit, tensors that nothing uses.
@@ -85,14 +90,16 @@ def load_parameters(
         for parameter in order:
             want, origin = abstract[parameter], found.sources[parameter]
             infos = [checkpoint.tensors[name] for name in names[parameter]]
-            buffer: _PackedBuffer | _PlainBuffer
-            if packed is not None and origin.transform is None and _is_packable(infos):
-                shape = (want.shape[-2], want.shape[-1])
-                buffer = _PackedBuffer([info.dtype for info in infos], shape, packed)
-            else:
+            buffer: _Buffer
+            if parameter not in matrices:
                 buffer = _PlainBuffer(want, origin)
+            elif activations is not None and origin.transform is None and _stay_quantised(infos):
+                shape = (want.shape[-2], want.shape[-1])
+                buffer = _PackedBuffer([info.dtype for info in infos], shape, activations)
+            else:
+                buffer = _FloatsBuffer(want, origin, infos)
 
-            def fill(piece: _Piece, buffer: _PackedBuffer | _PlainBuffer = buffer) -> None:
+            def fill(piece: _Piece, buffer: _Buffer = buffer) -> None:
                 buffer.fill(checkpoint, piece)
                 advance(piece.nbytes)
 
@@ -127,7 +134,7 @@ def _matched(
     return found
 
 
-def _is_packable(infos: list[TensorInfo]) -> bool:
+def _stay_quantised(infos: list[TensorInfo]) -> bool:
     """Matrices, at least one of them quantised, in formats that stay as they are."""
     return (
         all(len(info.shape) == 2 for info in infos)
@@ -173,9 +180,53 @@ class _PackedBuffer:
         pack.fill(self._stack, piece.index, rows, piece.start)
 
     def put(self, sharding: jax.sharding.Sharding | None) -> QTensor:
-        if isinstance(sharding, jax.sharding.NamedSharding):
-            sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-        return jax.device_put(self._stack, sharding, may_alias=True)
+        return _put_packed(self._stack, sharding)
+
+
+class _FloatsBuffer:
+    """A parameter of plain numbers in packed matrices."""
+
+    def __init__(self, want: jax.ShapeDtypeStruct, origin: Source, infos: list[TensorInfo]) -> None:
+        self._shape = want.shape[origin.num_stacked :]  # that one tensor fills
+        self._origin = origin
+        self._matrices_each = prod(self._shape[:-2])
+        cast = FLOAT_FORMATS[np.dtype(want.dtype).name]
+        # float32 holds the 16-bit types' numbers: they take half the memory as they are.
+        is_exact = cast == "F32" and origin.transform is None
+        self._formats = [
+            info.dtype if is_exact and info.dtype in FLOAT_FORMATS.values() else cast
+            for info in infos
+        ]
+        stacked = [name for name in self._formats for _ in range(self._matrices_each)]
+        stack = pack.empty(stacked, (want.shape[-2], want.shape[-1]))
+        self._stack = replace(stack, activations="float32")
+
+    def fill(self, checkpoint: Checkpoint, piece: _Piece) -> None:
+        values = checkpoint.read(piece.tensor, *piece.stored)
+        if self._origin.transform is not None:
+            values = self._origin.transform(values, self._shape)
+        dtype = FLOAT_DTYPES[self._formats[piece.index]]
+        # A piece is some rows of a matrix, or some matrices.
+        row, matrix = (piece.start, 0) if len(self._shape) == 2 else (0, piece.start)
+        for rows in values.reshape(-1, *values.shape[-2:]):
+            with np.errstate(over="ignore"):  # a value beyond the type becomes infinite
+                floats = np.ascontiguousarray(rows, dtype)
+            layer = piece.index * self._matrices_each + matrix
+            pack.fill(self._stack, layer, floats.view(np.uint8), row)
+            matrix += 1
+
+    def put(self, sharding: jax.sharding.Sharding | None) -> QTensor:
+        return _put_packed(self._stack, sharding)
+
+
+_Buffer = _PlainBuffer | _PackedBuffer | _FloatsBuffer
+
+
+def _put_packed(stack: QTensor, sharding: jax.sharding.Sharding | None) -> QTensor:
+    """Whole on every device."""
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+    return jax.device_put(stack, sharding, may_alias=True)
 
 
 def _pieces(

@@ -133,13 +133,13 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
                 bos_token=_text(tokenizer, tokenizer.bos_id),
                 eos_token=_text(tokenizer, tokenizer.eos_id),
             )
-        packing_refusal = _packing_refusal(config, devices)
         parameters = load_parameters(
             checkpoint,
             weights_of(family, decoder),
             program.abstract_parameters(mesh),
             stacks=program.stacks,
-            packed=_packed_activations(config) if packing_refusal is None else None,
+            matrices=program.matrices if _packing_refusal(devices) is None else (),
+            activations=_activations(config),
             progress=lambda done, total: report("read", done, total),
         )
         name = config.served_model_name or checkpoint.name
@@ -157,10 +157,8 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
         checkpoint.close()
 
 
-def _packing_refusal(config: EngineConfig, devices: list[Device]) -> str | None:
-    """Why quantised weights are dequantised at load, None = they stay packed."""
-    if config.dequantize:
-        return "as --dequantize asks"
+def _packing_refusal(devices: list[Device]) -> str | None:
+    """Why matrices are plain arrays, which XLA multiplies; None = they are packed for kernels."""
     if not computes_on_host(devices[0]):
         return "packed weights are multiplied on the CPU only"
     if len(devices) > 1:
@@ -168,8 +166,12 @@ def _packing_refusal(config: EngineConfig, devices: list[Device]) -> str | None:
     return native.refusal()
 
 
-def _packed_activations(config: EngineConfig) -> Activations:
-    """The fast kind unless the user asks for a type of numbers, which is then kept."""
+def _activations(config: EngineConfig) -> Activations | None:
+    """What quantised weights meet: the fast kind unless the user asks for a type of numbers, which
+    is then kept; None = they are decoded.
+    """
+    if config.dequantize:
+        return None
     return "int8x2" if config.dtype == "auto" else "float32"
 
 

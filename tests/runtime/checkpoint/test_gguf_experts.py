@@ -255,7 +255,7 @@ def test_quantised_experts_stay_packed_a_matrix_each(tmp_path: Path) -> None:
         name: jax.ShapeDtypeStruct(shape, jnp.float32)
         for name, shape in (shapes | {"up": (3, 4, 40, 64)}).items()
     }
-    weight = load_parameters(file, weights, abstract, packed="float32")["up"]
+    weight = load_parameters(file, weights, abstract, matrices={"up"}, activations="float32")["up"]
     assert isinstance(weight, QTensor) and weight.offsets.shape == (12,)
     identity = jnp.eye(64, dtype=jnp.float32)
     for place in (0, 6, 11):

@@ -1,8 +1,9 @@
-"""A request's tokens and the bits of its log-probabilities do not depend on what else runs.
+"""A request's tokens and the bits of its log-probabilities do not depend on what else runs, nor a
+prompt's vector: quantised weights and float32, multiplied by the native kernels.
 
-Oracle throughout: the request alone, on an empty cache. Compared with:
-again through a prefix hit, and among random neighbours with random options, some of which leave.
-Packed weights with native kernels.
+Oracle throughout: the request alone, on an empty cache, in chunks as long as the step. Compared
+with: the prompt in shorter chunks, again through a prefix hit, after a preemption, and among 64
+random neighbours with random options, some of which leave.
 """
 
 import sys
@@ -23,6 +24,7 @@ from tiny_files import write_gguf  # noqa: E402
 from tiny_tokenizers import byte_level_backend, byte_level_metadata  # noqa: E402
 
 VOCAB = 90
+LONGEST_CHUNK = 64
 PROBES = (
     {"temperature": 0},
     {"temperature": 1.1, "seed": 7, "top_p": 0.9, "top_k": 40},
@@ -69,24 +71,22 @@ def packed_file(path: Path) -> Path:
     return write_gguf(path, "llama", tensors, metadata | byte_level_metadata(backend))
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(packed_file(tmp_path_factory.mktemp("invariance") / "packed.gguf"))
-
-
-def engine_of(model: str, **options) -> LLM:
-    llm = LLM(model, max_model_len=64, **options)
-    assert llm.engine.stats().compiles_after_ready == 0
-    return llm
-
-
-@pytest.fixture(scope="module")
-def llm(model: str) -> LLM:
-    """Few blocks, so that neighbours drive each other out of the prefix cache."""
-    loaded = load_model(EngineConfig(model=model), lambda *_report: None)
+@pytest.fixture(scope="module", params=["packed", "float32"])
+def llm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    """24 blocks of 4 for 5 sequences, so that neighbours drive each other out of the cache."""
+    path = str(packed_file(tmp_path_factory.mktemp("invariance") / "packed.gguf"))
+    weights = {"dequantize": request.param == "float32", "kvcache_dtype": "float32"}
+    loaded = load_model(EngineConfig(model=path), lambda *_report: None)
     block_bytes = CacheSpec.of(loaded.config, 4, np.dtype(np.float32)).block_bytes
-    options = {"max_num_seqs": 3, "block_size": 4, "prefill_chunk_size": 9}
-    return engine_of(model, kv_cache_gb=21.5 * block_bytes / 2**30, **options)
+    return LLM(
+        path,
+        max_model_len=64,
+        max_num_seqs=5,
+        block_size=4,
+        prefill_chunk_size=LONGEST_CHUNK,
+        kv_cache_gb=24.5 * block_bytes / 2**30,
+        **weights,
+    )
 
 
 def probes() -> list[tuple[list[int], SamplingParams]]:
@@ -131,38 +131,46 @@ def random_params(random: np.random.Generator) -> SamplingParams:
     return SamplingParams(max_tokens=int(random.integers(3, 20)), **chosen)
 
 
-def among(llm: LLM, number: int, num_neighbours: int, seed: int) -> list[tuple]:
-    """The bits of a probe that arrives somewhere among neighbours, some of which leave early."""
-    random = np.random.default_rng(seed)
-    prompt, params = probes()[number]
-    arrivals = [
-        Request(
-            f"n{seed}-{index}",
-            tuple(random.integers(2, VOCAB, random.integers(1, 40)).tolist()),
-            random_params(random),
-        )
-        for index in range(num_neighbours)
-    ]
-    probe = Request(f"probe-{seed}", tuple(prompt), params)
-    arrivals.insert(int(random.integers(0, num_neighbours)), probe)
-    output, step = RequestOutput.of(probe), 0
-    while arrivals or llm.engine.has_work:
-        for request in arrivals[:2]:
+def run(
+    llm: LLM, requests: list[Request], random: np.random.Generator | None = None
+) -> dict[str, RequestOutput]:
+    """Outputs by request id; two requests arrive before each step. With `random`, neighbours are
+    aborted now and then.
+    """
+    outputs = {request.request_id: RequestOutput.of(request) for request in requests}
+    neighbours = [name for name in outputs if name.startswith("neighbour")]
+    step = 0
+    while requests or llm.engine.has_work:
+        for request in requests[:2]:
             llm.engine.add_request(request)
-        arrivals = arrivals[2:]
-        if step % 11 == 5:
-            llm.engine.abort(f"n{seed}-{random.integers(0, num_neighbours)}")
+        requests = requests[2:]
+        if random is not None and step % 11 == 5:
+            llm.engine.abort(str(random.choice(neighbours)))
         for delta in llm.engine.step():
-            if delta.request_id == probe.request_id:
-                output.add(delta)
+            outputs[delta.request_id].add(delta)
         step += 1
-    assert output.is_finished
-    return bits(output)
+    return outputs
 
 
 @pytest.fixture(scope="module")
 def alone(llm: LLM) -> list[list[tuple]]:
-    return [bits(llm.generate(prompt, params)[0]) for prompt, params in probes()]
+    found = [bits(llm.generate(prompt, params)[0]) for prompt, params in probes()]
+    assert all(len(one) == 14 for one in found)
+    return found
+
+
+@pytest.mark.parametrize("chunk", [5, 7, 11, 16])
+def test_in_chunks_of_any_size(
+    llm: LLM, alone: list[list[tuple]], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llm.engine.scheduler, "token_budget", chunk)
+    for number, (prompt, params) in enumerate(probes()):
+        steps = llm.engine.stats().steps
+        probe = Request("probe", tuple(prompt), params, cache_salt=f"chunks of {chunk}, {number}")
+        output = run(llm, [probe])["probe"]
+        assert output.num_cached_tokens == 0
+        assert llm.engine.stats().steps - steps >= -(-len(prompt) // chunk) + 13
+        assert bits(output) == alone[number], PROBES[number]
 
 
 def test_through_a_prefix_hit(llm: LLM, alone: list[list[tuple]]) -> None:
@@ -173,6 +181,46 @@ def test_through_a_prefix_hit(llm: LLM, alone: list[list[tuple]]) -> None:
         assert bits(output) == alone[number], PROBES[number]
 
 
-def test_among_random_neighbours(llm: LLM, alone: list[list[tuple]]) -> None:
-    for number in range(len(PROBES)):
-        assert among(llm, number, 12, seed=number) == alone[number], PROBES[number]
+def test_after_a_preemption(llm: LLM, alone: list[list[tuple]]) -> None:
+    """The latest arrival is preempted: two earlier ones grow until no block is left."""
+    random = np.random.default_rng(5)
+    long = SamplingParams(max_tokens=34, temperature=0, ignore_eos=True)
+    for number, (prompt, params) in enumerate(probes()):
+        requests = [
+            Request(f"neighbour-{index}", tuple(random.integers(2, VOCAB, 30).tolist()), long)
+            for index in range(2)
+        ]
+        preemptions = llm.engine.stats().preemptions
+        output = run(llm, [*requests, Request("probe", tuple(prompt), params)])["probe"]
+        assert llm.engine.stats().preemptions > preemptions
+        assert bits(output) == alone[number], PROBES[number]
+
+
+def test_among_64_random_neighbours(llm: LLM, alone: list[list[tuple]]) -> None:
+    random = np.random.default_rng(6)
+    arrivals = [
+        Request(
+            f"neighbour-{index}",
+            tuple(random.integers(2, VOCAB, random.integers(1, 40)).tolist()),
+            random_params(random),
+        )
+        for index in range(64)
+    ]
+    for number, (prompt, params) in enumerate(probes()):
+        place = int(random.integers(0, len(arrivals)))
+        arrivals.insert(place, Request(f"probe-{number}", tuple(prompt), params))
+    found = run(llm, arrivals, random)
+    for number, options in enumerate(PROBES):
+        assert bits(found[f"probe-{number}"]) == alone[number], options
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_a_vector_in_chunks_of_any_size_and_among_others(
+    llm: LLM, pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(7)
+    prompts = [random.integers(2, VOCAB, length).tolist() for length in (1, 12, 23, 40)]
+    alone = np.concatenate([llm.embed(prompt, pooling) for prompt in prompts])
+    for chunk in (5, 16):
+        monkeypatch.setattr(llm.engine.scheduler, "token_budget", chunk)
+        assert np.array_equal(llm.embed(prompts, pooling), alone), chunk
