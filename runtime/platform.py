@@ -55,6 +55,15 @@ def computes_on_host(device: Device) -> bool:
     return device.platform == "cpu" or "(simulated)" in device.device_kind
 
 
+def compiler_options(device: Device) -> dict[str, str]:
+    """What XLA is told of every program for this device.
+
+    On the CPU: not to hand large sums and products to YNNPACK, whose order of summation is not that
+    of XLA's own loops. Without it a sum along a row has one order at any number of rows.
+    """
+    return {"xla_cpu_experimental_ynn_fusion_type": ""} if device.platform == "cpu" else {}
+
+
 def make_mesh(devices: list[Device]) -> Mesh:
     """A mesh with explicit axis types, also for one device: shardings are part of every traced
     type.

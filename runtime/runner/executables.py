@@ -15,6 +15,7 @@ import jax
 from jax.sharding import Mesh
 
 from runtime.config import Report
+from runtime.platform import compiler_options
 from runtime.runner.executable_store import ExecutableStore
 from runtime.runner.program import Program
 
@@ -73,13 +74,15 @@ def make_executables(
     each.
     """
 
+    options = compiler_options(mesh.devices.flat[0])
+
     def make(name: str) -> jax.stages.Compiled:
         with COMPILES.expected(), jax.set_mesh(mesh):
             executable = store.load(name)
             if executable is None:
                 hits = COMPILES.num_cache_hits
                 # The name makes JAX's compile cache miss unless this very store asked before.
-                executable = programs[name].compile(f"{name}_{store.identity}")
+                executable = programs[name].compile(f"{name}_{store.identity}", options)
                 if COMPILES.num_cache_hits == hits:
                     store.save(name, executable)
             return executable

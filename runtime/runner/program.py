@@ -5,7 +5,7 @@ of its result. Whoever calls it needs no class of the model's, so that a program
 called by a process that has no model. Knows neither steps nor buckets.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,6 @@ class Program:
         call.__name__ = name
         return jax.jit(call, donate_argnums=self.donated_leaves)
 
-    def compile(self, name: str) -> jax.stages.Compiled:
-        """Trace, lower and compile it as a program of this name."""
-        return self.jitted(name).lower(*self.leaves).compile()
+    def compile(self, name: str, options: Mapping[str, str]) -> jax.stages.Compiled:
+        """Trace, lower and compile it as a program of this name, with the compiler's options."""
+        return self.jitted(name).lower(*self.leaves).compile(compiler_options=dict(options))

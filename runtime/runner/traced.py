@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from models.cache import CacheSpec
 from runtime.config import EngineConfig, Report
 from runtime.platform import (
+    compiler_options,
     computes_on_host,
     free_memory,
     host_fingerprint,
@@ -48,7 +49,9 @@ def traced_parts(config: EngineConfig, report: Report) -> EngineParts:
         sizes=sizes,
         parameters=jax.tree.leaves(model.parameters),
         executables=executables,
-        make_logits=lambda bucket: programs.logits(bucket).compile("logits"),
+        make_logits=lambda bucket: programs.logits(bucket).compile(
+            "logits", compiler_options(devices[0])
+        ),
         load_s=loaded - begin,
         compile_s=time.monotonic() - loaded,
     )

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from tiny_files import D, F, L, V, write_folder, write_gguf
 
 from models.naming import Source
+from pallas_kernels.quant_matmul import quant_matmul
 from runtime.checkpoint import load
 from runtime.checkpoint.contract import CheckpointError
 from runtime.checkpoint.gguf_file import GgufFile
@@ -84,6 +85,37 @@ def test_parameters_are_stacked_transformed_and_cast(dtype, piece_elements, tmp_
         np.testing.assert_array_equal(np.asarray(parameters[name]), want)
     total = sum(tensor.nbytes for tensor in TENSORS.values())
     assert seen == sorted(seen) and seen[-1] == (total, total)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_matrices_of_floats_are_packed_and_keep_16_bits_where_these_are_exact(
+    dtype, tmp_path, monkeypatch
+):
+    """Oracle: numpy's astype; read back by products with the identity. Stacked, cut into pieces,
+    and two matrices out of one tensor through a transform.
+    """
+    monkeypatch.setattr(load, "PIECE_ELEMENTS", 100)
+    random = np.random.default_rng(4)
+    tensors = {f"layer.{layer}": random.standard_normal((40, 6)) for layer in range(2)}
+    tensors = {name: values.astype(ml_dtypes.bfloat16) for name, values in tensors.items()}
+    tensors["both"] = random.standard_normal((80, 6)).astype(np.float16)
+    weights = {
+        "stack": "layer.{layer}",
+        "split": Source("both", lambda values, want: values.reshape(want)),
+    }
+    shapes = {"stack": (2, 40, 6), "split": (2, 40, 6)}
+    checkpoint = SafetensorsFolder(write_folder(tmp_path / "model", tensors))
+    packed = load_parameters(checkpoint, weights, abstract(dtype, shapes), matrices=shapes)
+    cast = "F32" if dtype == jnp.float32 else "BF16"
+    assert (packed["stack"].used, packed["split"].used) == (("BF16",), (cast,))
+    want = {
+        "stack": np.stack([tensors["layer.0"], tensors["layer.1"]]),
+        "split": tensors["both"].reshape(2, 40, 6),
+    }
+    for name, weight in packed.items():
+        for layer in range(2):
+            found = quant_matmul(jnp.eye(6), weight, jnp.int32(layer), activations="float32").T
+            np.testing.assert_array_equal(found, want[name][layer].astype(dtype), err_msg=name)
 
 
 def test_pieces_of_a_gguf_file_give_the_whole_tensors(tmp_path, monkeypatch):
