@@ -152,26 +152,39 @@ class Decoder(nnx.Module):
     def run_layers(
         self, x: jax.Array, inputs: ForwardInput, cache: Cache
     ) -> tuple[jax.Array, Cache]:
-        """x after all layers, one scan for each run of the layer pattern."""
+        """x after all layers, one scan for each run of the layer pattern, scans inside scans where
+        a run repeats layers that are runs themselves.
+        """
         config = self.config
         pattern = LayerPattern(config, inputs, self.per_layer_inputs(x, inputs))
+        kinds = [(layer.mixer, layer.mlp) for layer in config.layers]
 
-        for run in runs([(layer.mixer, layer.mlp) for layer in config.layers]):
+        def through(
+            carry: tuple[jax.Array, Cache], start: int, stop: int, first: jax.Array
+        ) -> tuple[jax.Array, Cache]:
+            """Through as many layers, from the layer `first` on, as [start, stop) are, and made
+            like those.
+            """
+            for run in runs(kinds[start:stop]):
 
-            def body(
-                carry: tuple[jax.Array, Cache], first: jax.Array, run: Run = run
-            ) -> tuple[tuple[jax.Array, Cache], None]:
-                for offset in range(run.period):
-                    made = config.layers[run.start + offset]
-                    carry = self.layers(carry[0], pattern.at(first + offset, made), made, carry[1])
-                return carry, None
+                def body(
+                    carry: tuple[jax.Array, Cache], at: jax.Array, run: Run = run
+                ) -> tuple[tuple[jax.Array, Cache], None]:
+                    one = start + run.start
+                    if run.period > 1:
+                        return through(carry, one, one + run.period, at), None
+                    made = config.layers[one]
+                    return self.layers(carry[0], pattern.at(at, made), made, carry[1]), None
 
-            if run.repeats == 1:
-                (x, cache), _ = body((x, cache), jnp.int32(run.start))
-            else:
-                starts = run.start + run.period * jnp.arange(run.repeats, dtype=jnp.int32)
-                (x, cache), _ = lax.scan(body, (x, cache), starts)
-        return x, cache
+                at = first + run.start
+                if run.repeats == 1:
+                    carry, _ = body(carry, at)
+                else:
+                    starts = at + run.period * jnp.arange(run.repeats, dtype=jnp.int32)
+                    carry, _ = lax.scan(body, carry, starts)
+            return carry
+
+        return through((x, cache), 0, len(kinds), jnp.int32(0))
 
     def per_layer_inputs(self, x: jax.Array, inputs: ForwardInput) -> jax.Array | None:
         """What the tokens give to each layer, [L, T, P], from what the first one reads."""
