@@ -11,7 +11,12 @@ from types import ModuleType
 from typing import Any
 
 CONSTANTS = ("PJRT_Error_Code_", "PJRT_NamedValue_k", "PJRT_Buffer_Type_", "PJRT_Extension_Type_")
-CONSTANTS += ("XLA_FFI_Extension_", "XLA_FFI_Handler_", "XLA_FFI_ExecutionStage_")
+CONSTANTS += (
+    "PJRT_Buffer_MemoryLayout_Type_",
+    "XLA_FFI_Extension_",
+    "XLA_FFI_Handler_",
+    "XLA_FFI_ExecutionStage_",
+)
 SCALARS: dict[Any, str] = {
     ctypes.c_void_p: "void*",
     ctypes.c_bool: "bool",

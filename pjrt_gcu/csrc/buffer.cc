@@ -1,5 +1,5 @@
-// Buffers: every entry that makes, copies, reads or frees one. A new buffer is charged to its
-// device before the driver makes it, so that a full device refuses it.
+// Buffers: every entry that makes, copies or frees one. A new buffer is charged to its device before
+// the driver makes it, so that a full device refuses it.
 #include <string>
 
 #include "call.h"
@@ -110,36 +110,6 @@ void* Destroy(PJRT_Buffer_Destroy_Args* args) {
   return Below().PJRT_Buffer_Destroy(args);
 }
 
-void CountRead(int64_t bytes) {
-  Count().device_to_host++;
-  Count().device_to_host_bytes += bytes;
-}
-
-void* ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
-  const bool is_question = args->dst == nullptr;  // how many bytes the host needs
-  if (void* error = Below().PJRT_Buffer_ToHostBuffer(args)) return error;
-  if (!is_question) CountRead(BufferBytes(args->src));
-  return nullptr;
-}
-
-void* CopyRawToHost(PJRT_Buffer_CopyRawToHost_Args* args) {
-  if (void* error = Below().PJRT_Buffer_CopyRawToHost(args)) return error;
-  CountRead(args->transfer_size);
-  return nullptr;
-}
-
-void* CopyRawToHostFuture(PJRT_Buffer_CopyRawToHostFuture_Args* args) {
-  if (void* error = Below().PJRT_Buffer_CopyRawToHostFuture(args)) return error;
-  CountRead(args->transfer_size);
-  return nullptr;
-}
-
-// A device's memory is not the host's: reads go through a transfer that is counted.
-void* IsOnCpu(PJRT_Buffer_IsOnCpu_Args* args) {
-  args->is_on_cpu = false;
-  return nullptr;
-}
-
 }  // namespace
 
 void InstallBufferEntries(PJRT_Api& table) {
@@ -151,10 +121,6 @@ void InstallBufferEntries(PJRT_Api& table) {
   table.PJRT_Buffer_DonateWithControlDependency = Donate;
   table.PJRT_Buffer_Delete = Delete;
   table.PJRT_Buffer_Destroy = Destroy;
-  table.PJRT_Buffer_ToHostBuffer = ToHostBuffer;
-  table.PJRT_Buffer_CopyRawToHost = CopyRawToHost;
-  table.PJRT_Buffer_CopyRawToHostFuture = CopyRawToHostFuture;
-  table.PJRT_Buffer_IsOnCpu = IsOnCpu;
 }
 
 }  // namespace gcu

@@ -10,6 +10,7 @@ void InstallPluginEntries(PJRT_Api& table);
 void InstallClientEntries(PJRT_Api& table);
 void InstallDeviceEntries(PJRT_Api& table);
 void InstallBufferEntries(PJRT_Api& table);
+void InstallReadEntries(PJRT_Api& table);
 void InstallTransferEntries(PJRT_Api& table);
 void InstallProgramEntries(PJRT_Api& table);
 

@@ -72,6 +72,7 @@ class Table {
     InstallClientEntries(api);
     InstallDeviceEntries(api);
     InstallBufferEntries(api);
+    InstallReadEntries(api);
     InstallTransferEntries(api);
     InstallProgramEntries(api);
   }

@@ -44,6 +44,10 @@ class Happening {
     happened_.notify_all();
     for (auto& callback : callbacks) callback();
   }
+  bool IsDone() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return is_done_;
+  }
   void Await() {
     std::unique_lock<std::mutex> lock(mutex_);
     happened_.wait(lock, [this] { return is_done_; });
@@ -133,6 +137,7 @@ struct Buffer : Counted {
   Memory* memory;
   int64_t size;
   std::shared_ptr<Bytes> bytes = std::make_shared<Bytes>();  // null = deleted
+  std::shared_ptr<Happening> filled = std::make_shared<Happening>();
 };
 
 struct Client {
@@ -197,8 +202,9 @@ void* FromHost(PJRT_Client_BufferFromHostBuffer_Args* args) {
   auto* buffer = new Buffer(memory, static_cast<int64_t*>(args->dims)[0]);
   auto* event = new Event;
   auto* data = static_cast<unsigned char*>(args->data);
+  event->happening = buffer->filled;
   memory->device->stream.Add([bytes = buffer->bytes, size = buffer->size, data,
-                              happening = event->happening] {
+                              happening = buffer->filled] {
     bytes->assign(data, data + size);
     happening->Happen();
   });
@@ -241,6 +247,26 @@ void* ToHost(PJRT_Buffer_ToHostBuffer_Args* args) {
     happening->Happen();
   });
   args->event = event;
+  return nullptr;
+}
+
+void* ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
+  auto* event = new Event;
+  event->happening = static_cast<Buffer*>(args->buffer)->filled;
+  args->event = event;
+  return nullptr;
+}
+
+void* IsReady(PJRT_Event_IsReady_Args* args) {
+  args->is_ready = static_cast<Event*>(args->event)->happening->IsDone();
+  return nullptr;
+}
+
+void* EventError(PJRT_Event_Error_Args*) { return nullptr; }
+
+void* Pointer(PJRT_Buffer_UnsafePointer_Args* args) {
+  args->buffer_pointer =
+      reinterpret_cast<size_t>(static_cast<Buffer*>(args->buffer)->bytes->data());
   return nullptr;
 }
 
@@ -338,25 +364,26 @@ void* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   for (size_t i = 0; i < args->num_devices; ++i) {
     auto* argument = static_cast<Buffer*>(arguments[i][0]);
     std::vector<std::shared_ptr<Bytes>> results;
+    std::vector<std::shared_ptr<Happening>> filled{std::make_shared<Happening>()};
     for (int64_t j = 0; j < recipe.num_outputs; ++j) {
       auto* output = new Buffer(argument->memory, recipe.output_bytes);
       results.push_back(output->bytes);
+      filled.push_back(output->filled);
       outputs[i][j] = output;
     }
     std::shared_ptr<Bytes> from = argument->bytes;
     if (recipe.donates) argument->bytes = nullptr;
-    auto happening = std::make_shared<Happening>();
     if (events != nullptr) {
       auto* event = new Event;
-      event->happening = happening;
+      event->happening = filled[0];
       events[i] = event;
     }
-    argument->memory->device->stream.Add([from, results, happening] {
+    argument->memory->device->stream.Add([from, results, filled] {
       for (const auto& result : results) {
         *result = *from;
         for (unsigned char& byte : *result) ++byte;
       }
-      happening->Happen();
+      for (const auto& happening : filled) happening->Happen();
     });
   }
   return nullptr;
@@ -383,7 +410,11 @@ PJRT_Api Table() {
   table.PJRT_Buffer_Destroy = DestroyBuffer;
   table.PJRT_Buffer_ToHostBuffer = ToHost;
   table.PJRT_Buffer_CopyToDevice = CopyToDevice;
+  table.PJRT_Buffer_ReadyEvent = ReadyEvent;
+  table.PJRT_Buffer_UnsafePointer = Pointer;
   table.PJRT_Event_Await = AwaitEvent;
+  table.PJRT_Event_IsReady = IsReady;
+  table.PJRT_Event_Error = EventError;
   table.PJRT_Event_OnReady = OnReady;
   table.PJRT_Event_Destroy = DestroyEvent;
   table.PJRT_Error_Destroy = DestroyError;
