@@ -2,15 +2,17 @@
 vocabulary.
 
 A grammar is a text of llguidance's, made here from a JSON schema, a regular expression, a list of
-choices, or a context-free grammar in Lark's or llama.cpp's notation. A Matcher follows one
-completion. Knows no requests and no device. What a grammar may cost is bounded by llguidance's
-limits and by the size of its text; one beyond them is a GrammarError and never a slow step.
+choices, tags around JSON in free text, or a context-free grammar in Lark's or llama.cpp's notation.
+A Matcher follows one completion. Knows no requests and no device. What a grammar may cost is
+bounded by llguidance's limits and by the size of its text; one beyond them is a GrammarError and
+never a slow step.
 """
 
 import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +100,32 @@ def context_free_grammar(text: str) -> str:
         return llguidance.grammar_from("grammar", _checked(text))
     except ValueError as error:
         raise GrammarError(str(error)) from None
+
+
+@dataclass(frozen=True)
+class TaggedJson:
+    """JSON text of a schema between two texts."""
+
+    begin: str
+    schema: Mapping[str, Any]
+    end: str
+
+
+def tagged_grammar(structures: Sequence[TaggedJson], triggers: Sequence[str]) -> str:
+    """Free text in which a trigger, once written, goes on as one of the structures that begin with
+    it. All of them are texts, never special tokens.
+    """
+    tags = []
+    for place, one in enumerate(structures):
+        trigger = next((text for text in triggers if text and one.begin.startswith(text)), None)
+        if trigger is None:
+            raise GrammarError(f"structure {place} begins with none of the triggers")
+        schema = {**one.schema, "x-guidance": {**_COMPACT, "lenient": True}}
+        tag = llguidance.StructTag(trigger=trigger, begin=one.begin, grammar=schema, end=one.end)
+        tags.append(tag)
+    if not tags:
+        raise GrammarError("there is no structure; give at least one")
+    return _checked(llguidance.StructTag.to_grammar(tags, assume_special=False))
 
 
 def _escaped(text: str) -> str:

@@ -68,7 +68,7 @@ def build_app(
     endpoints += OpenApi(service, endpoints, has_key=len(keys) > 0).endpoints
     app = Starlette(
         routes=routes_of(endpoints),
-        middleware=_layers(engine, config, keys),
+        middleware=_layers(engine, config, keys, endpoints),
         exception_handlers={HTTPException: routing_error},
     )
     app.router.redirect_slashes = False  # a redirect would drop the body of a POST
@@ -89,11 +89,18 @@ def _with_mcp(
     ]
 
 
-def _layers(engine: AsyncEngine, config: ServerConfig, keys: ApiKeys) -> list[Middleware]:
+def _layers(
+    engine: AsyncEngine, config: ServerConfig, keys: ApiKeys, endpoints: list[Endpoint]
+) -> list[Middleware]:
     """Outermost first."""
     layers = [
         Middleware(RequestLog),
-        Middleware(KeyCheck, keys=keys, is_salted=len(keys) > 1 and not config.share_prefix_cache),
+        Middleware(
+            KeyCheck,
+            keys=keys,
+            open_paths=frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open),
+            is_salted=len(keys) > 1 and not config.share_prefix_cache,
+        ),
         Middleware(
             Admission,
             max_open=engine.config.max_num_seqs + config.max_waiting,

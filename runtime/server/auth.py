@@ -1,4 +1,4 @@
-"""Asks for a key on every route but the health checks, unknown routes included.
+"""Asks for a key on every path but those that are open to all, unknown paths included.
 
 The key's owner is noted in the request's record: limits and the prefix cache are kept by owner.
 """
@@ -9,23 +9,25 @@ from runtime.server.errors import ApiError
 from runtime.server.keys import ApiKeys
 from runtime.server.request_log import RequestRecord
 
-_OPEN_PATHS = ("/health", "/health/live", "/health/ready")
-
 
 class KeyCheck:
     """ASGI middleware: `Authorization: Bearer KEY` or Anthropic's `x-api-key: KEY`, else a 401.
     Without keys everything passes.
 
-    `is_salted`: each owner finds only its own prompts in the prefix cache.
+    `open_paths` pass without a key, too. `is_salted`: each owner finds only its own prompts in the
+    prefix cache.
     """
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, *, is_salted: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: ApiKeys, *, open_paths: frozenset[str], is_salted: bool
+    ) -> None:
         self._app = app
         self._keys = keys
+        self._open_paths = open_paths
         self._is_salted = is_salted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not len(self._keys) or scope["path"] in _OPEN_PATHS:
+        if scope["type"] != "http" or not len(self._keys) or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
         owner = self._keys.owner(_sent_key(scope))

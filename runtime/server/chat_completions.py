@@ -38,6 +38,7 @@ class ChatBody:
 
     prompt: ChatPrompt
     options: GenerationOptions
+    echo: str  # what every choice begins with: the assistant's last message, where asked for
 
 
 def read_chat_body(fields: Fields, generation_defaults: Mapping[str, Any]) -> ChatBody:
@@ -56,7 +57,16 @@ def read_chat_body(fields: Fields, generation_defaults: Mapping[str, Any]) -> Ch
         logprobs=_read_logprobs(fields),
         logprobs_name="top_logprobs",
     )
-    return ChatBody(prompt, options)
+    return ChatBody(prompt, options, _last_text(prompt) if fields.boolean("echo") else "")
+
+
+def _last_text(prompt: ChatPrompt) -> str:
+    """The last message's text where it is the assistant's, else none."""
+    last = prompt.messages[-1]
+    if last["role"] != "assistant":
+        return ""
+    content = last["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _read_logprobs(fields: Fields) -> int | None:
@@ -107,7 +117,9 @@ class ChatCompletions:
         generation = prepared.generation(call, body.options)
         names = TokenNames(call.engine.tokenizer, body.options.is_tokens_as_ids)
         has_ids = body.options.has_token_ids
-        choices = _Choices(prepared.replies, names, generation.usage, has_token_ids=has_ids)
+        choices = _Choices(
+            prepared.replies, names, generation.usage, echo=body.echo, has_token_ids=has_ids
+        )
         prompt_ids = {"prompt_token_ids": prepared.token_ids} if has_ids else {}
         if body.options.is_stream:
             head = call.head("chat.completion.chunk")
@@ -140,9 +152,16 @@ class _Choices:
     """The choices of one answer, as messages and as chunks."""
 
     def __init__(
-        self, replies: Replies, names: TokenNames, usage: Usage, *, has_token_ids: bool
+        self,
+        replies: Replies,
+        names: TokenNames,
+        usage: Usage,
+        *,
+        echo: str,
+        has_token_ids: bool,
     ) -> None:
         self.names = names
+        self._echo = echo
         self._has_token_ids = has_token_ids
         self._replies = replies
         self._usage = usage
@@ -156,6 +175,8 @@ class _Choices:
     def whole(self, completion: CompletionDelta) -> dict[str, Any]:
         """A choice whose deltas have all been pushed."""
         message = chat_message(self._replies.reply(completion.index))
+        if self._echo:
+            message["content"] = self._echo + (message["content"] or "")
         return {"index": completion.index, "message": message} | self._end(completion)
 
     def render(
@@ -164,7 +185,7 @@ class _Choices:
         """The chunks of a delta: the role first, then one with all that is new."""
         if news.index not in self._begun:
             self._begun.add(news.index)
-            delta = {"role": "assistant", "content": ""}
+            delta = {"role": "assistant", "content": self._echo}
             yield {"index": news.index, "delta": delta, "logprobs": None, "finish_reason": None}
         delta = chat_delta(self.push(news))
         has_ids = self._has_token_ids and news.token_ids

@@ -33,7 +33,8 @@ class Endpoint:
     returns: dict[str, Any] = field(default_factory=lambda: {"type": "object"})
     media_type: str = "application/json"
     has_stream: bool = False
-    is_open: bool = False  # needs no key
+    query: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # name -> its JSON schema
+    is_open: bool = False  # its path needs no key
 
 
 def routes_of(endpoints: Iterable[Endpoint]) -> list[Route]:

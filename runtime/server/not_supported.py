@@ -31,7 +31,6 @@ CHAT_OPTIONS = _BOTH | {
     "modalities": lambda value: value not in (None, ["text"]),
     "audio": _is_set,
     "web_search_options": _is_set,
-    "echo": _is_set,
     "documents": _is_set,
     "chat_template": _is_set,
 }

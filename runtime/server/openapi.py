@@ -66,6 +66,10 @@ class OpenApi:
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in _PARAMETER.findall(endpoint.path)
         ]
+        parameters += [
+            {"name": name, "in": "query", "required": False, "schema": schema}
+            for name, schema in endpoint.query.items()
+        ]
         operation: dict[str, Any] = {
             "operationId": f"{endpoint.method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}",
             "summary": (endpoint.answer.__doc__ or "").partition("\n")[0],

@@ -69,6 +69,7 @@ class ResponseBody:
     """`messages` are the new ones; an earlier response may stand before them."""
 
     messages: list[Message]
+    given: str | list[dict[str, Any]]  # the field that the messages were read from
     instructions: str | None
     previous_id: str | None
     template_options: dict[str, Any]
@@ -111,6 +112,7 @@ def read_response_body(fields: Fields, generation_defaults: Mapping[str, Any]) -
     instructions = fields.string("instructions")
     return ResponseBody(
         messages=read_input(fields),
+        given=fields.values["input"],
         instructions=instructions,
         previous_id=previous_id,
         template_options=thinking_options(effort),

@@ -14,6 +14,7 @@ from runtime.server.messages import read_arguments, reasoning
 Message = dict[str, Any]
 
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+_ID_PREFIXES = dict(zip(_ITEMS, ("msg", "fc", "fco", "rs"), strict=True))
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text")
 
@@ -29,6 +30,27 @@ def read_input(fields: Fields) -> list[Message]:
     for item in given:
         _add_item(messages, item)
     return messages
+
+
+def listed_items(given: str | list[dict[str, Any]], response_id: str) -> list[dict[str, Any]]:
+    """The field `input`, checked before, as items that clients list: each with an id, and texts as
+    arrays of parts.
+    """
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    return [_listed(item, f"{response_id}_{index}") for index, item in enumerate(given)]
+
+
+def _listed(item: dict[str, Any], number: str) -> dict[str, Any]:
+    kind = item.get("type") or "message"
+    listed = {**item, "type": kind, "id": item.get("id") or f"{_ID_PREFIXES[kind]}_{number}"}
+    if kind == "message":
+        is_output = item["role"] == "assistant"
+        if isinstance(item["content"], str):
+            part = {"type": "output_text" if is_output else "input_text", "text": item["content"]}
+            listed["content"] = [part | {"annotations": []} if is_output else part]
+        listed["status"] = "completed"
+    return listed
 
 
 def _add_item(messages: list[Message], item: Fields) -> None:

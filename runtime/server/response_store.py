@@ -24,6 +24,7 @@ class StoredResponse:
     owner: str  # name of the key it was made with; others do not find it
     body: dict[str, Any]
     messages: list[dict[str, Any]]  # for the chat template, without instructions
+    input_items: list[dict[str, Any]]  # what its own input held
     task: asyncio.Task[None] | None = None  # makes it in the background
     num_bytes: int = field(default=0, init=False)
 
@@ -44,7 +45,7 @@ class ResponseStore:
     def put(self, stored: StoredResponse) -> None:
         """Keep a response, or what has become of it; others may have to go."""
         self.drop(stored)
-        stored.num_bytes = len(json_bytes([stored.body, stored.messages]))
+        stored.num_bytes = len(json_bytes([stored.body, stored.messages, stored.input_items]))
         self._by_id[stored.body["id"]] = stored
         self._num_bytes += stored.num_bytes
         for other in list(self._by_id.values()):

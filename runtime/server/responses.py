@@ -28,10 +28,16 @@ from runtime.server.prepared_chat import PreparedChat, prepare_chat
 from runtime.server.request_log import record_of
 from runtime.server.response_body import EXAMPLES, ResponseBody, read_response_body
 from runtime.server.response_events import GrowingResponse
-from runtime.server.response_items import Message
+from runtime.server.response_items import Message, listed_items
 from runtime.server.response_store import ResponseStore, StoredResponse
 
 _ONE = "/v1/responses/{response_id}"
+_MAX_PAGE = 100
+_PAGE = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": _MAX_PAGE},
+    "order": {"type": "string", "enum": ["asc", "desc"]},
+    "after": {"type": "string"},
+}
 
 
 class Responses:
@@ -48,6 +54,7 @@ class Responses:
             Endpoint("GET", _ONE, self.get),
             Endpoint("DELETE", _ONE, self.delete),
             Endpoint("POST", f"{_ONE}/cancel", self.cancel),
+            Endpoint("GET", f"{_ONE}/input_items", self.input_items, query=_PAGE),
         )
 
     def read(self, fields: Fields) -> ResponseBody:
@@ -65,7 +72,8 @@ class Responses:
             prompt_name="input",
             max_tokens_name="max_output_tokens",
         )
-        stored = StoredResponse(call.record.client, _queued(call), messages)
+        items = listed_items(body.given, call.id)
+        stored = StoredResponse(call.record.client, _queued(call), messages, items)
         growing, events = self._events(call, prepared, stored)
         if body.is_background:
             self._store.put(stored)
@@ -125,6 +133,30 @@ class Responses:
         """A stored response as it is now."""
         return JsonResponse(self._found(http_request).body)
 
+    async def input_items(self, http_request: HttpRequest) -> Response:
+        """What a stored response was given, a page of it."""
+        items = self._found(http_request).input_items
+        asked = http_request.query_params
+        limit, order = _limit(asked.get("limit", "20")), asked.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise bad_request("order", f"order is {order[:40]!r}; use one of asc, desc")
+        items = items if order == "asc" else items[::-1]
+        if (after := asked.get("after")) is not None:
+            places = [place for place, item in enumerate(items, 1) if item["id"] == after]
+            if not places:
+                raise bad_request("after", f"after is {after[:80]!r}, which is none of the items")
+            items = items[places[0] :]
+        page = items[:limit]
+        return JsonResponse(
+            {
+                "object": "list",
+                "data": page,
+                "first_id": page[0]["id"] if page else None,
+                "last_id": page[-1]["id"] if page else None,
+                "has_more": len(items) > limit,
+            }
+        )
+
     async def cancel(self, http_request: HttpRequest) -> Response:
         """Stop a response that is made in the background."""
         stored = self._found(http_request)
@@ -149,6 +181,13 @@ class Responses:
     def _found(self, http_request: HttpRequest) -> StoredResponse:
         response_id = http_request.path_params["response_id"]
         return self._store.get(response_id, record_of(http_request).client)
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= _MAX_PAGE):
+        message = f"limit is {text[:40]!r}; use a number from 1 to {_MAX_PAGE}"
+        raise bad_request("limit", message)
+    return int(text)
 
 
 def _queued(call: Call[ResponseBody]) -> dict[str, Any]:

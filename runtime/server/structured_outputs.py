@@ -5,6 +5,7 @@ them may ask for something. Syntax is checked here, the grammar itself when it i
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +13,30 @@ from typing import Any
 from runtime.engine.async_engine import AsyncEngine
 from runtime.grammar import (
     GrammarError,
+    TaggedJson,
     choice_grammar,
     context_free_grammar,
     json_schema_grammar,
     regex_grammar,
+    tagged_grammar,
 )
 from runtime.server.errors import ApiError, bad_request
 from runtime.server.fields import Fields
 
 ANY_OBJECT = {"type": "object"}
 _SCHEMA = ({"type": "object"}, {"type": "string"}, {"type": "boolean"})
-_FORMATS = ("text", "json_object", "json_schema")
+_TEXT_FORMATS = ("text", "json_object", "json_schema")
+_FORMATS = (*_TEXT_FORMATS, "structural_tag")
+_TAGS = {
+    "structures": [
+        {
+            "begin": "<city>",
+            "schema": {"type": "object", "properties": {"name": {"type": "string"}}},
+            "end": "</city>",
+        }
+    ],
+    "triggers": ["<city>"],
+}
 # Bodies for the documentation that between them use every field.
 EXAMPLES: Mapping[str, dict[str, Any]] = {
     "any JSON object": {"response_format": {"type": "json_object"}},
@@ -41,6 +55,8 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "regular expression": {"structured_outputs": {"regex": "[0-9]{4}"}},
     "choice": {"structured_outputs": {"choice": ["yes", "no"]}},
     "grammar": {"structured_outputs": {"grammar": 'start: "a" /[0-9]+/'}},
+    "tags in free text": {"response_format": {"type": "structural_tag", **_TAGS}},
+    "vLLM's tags": {"structured_outputs": {"structural_tag": json.dumps(_TAGS)}},
 }
 
 
@@ -87,7 +103,7 @@ def _asked(field: str, make: Callable[[], str]) -> AskedGrammar:
 
 def read_text_format(asked: Fields) -> AskedGrammar | None:
     """OpenAI's format of a response, in which a schema stands beside its type."""
-    match asked.kind("type", _FORMATS):
+    match asked.kind("type", _TEXT_FORMATS):
         case "json_object":
             return _asked(asked.path, lambda: json_schema_grammar(ANY_OBJECT))
         case "json_schema":
@@ -105,6 +121,8 @@ def _read_response_format(fields: Fields) -> list[AskedGrammar]:
             return [_asked("response_format", lambda: json_schema_grammar(ANY_OBJECT))]
         case "json_schema":
             return [_read_described(asked.required_child("json_schema"))]
+        case "structural_tag":
+            return [_read_tags(asked, "response_format")]
         case _:
             return []
 
@@ -121,6 +139,34 @@ def _read_described(described: Fields) -> AskedGrammar:
     )
 
 
+def _read_tags(asked: Fields, field: str) -> AskedGrammar:
+    """Tags as vLLM and OpenAI's older beta have them; `field` is the one that asks for them."""
+    if asked.any("format") is not None:
+        message = f"{asked.name('format')} is not supported; use structures and triggers"
+        raise bad_request(asked.name("format"), message, "unsupported_parameter")
+    structures = [
+        TaggedJson(one.text("begin", min_length=1), one.object("schema") or {}, one.text("end"))
+        for one in asked.objects("structures", is_required=True)
+    ]
+    triggers = asked.strings("triggers")
+    return _asked(field, lambda: tagged_grammar(structures, triggers))
+
+
+def _read_tags_text(asked: Fields, name: str) -> list[AskedGrammar]:
+    """The same as JSON text."""
+    text = asked.string(name)
+    if text is None:
+        return []
+    try:
+        tags = json.loads(text)
+    except (ValueError, RecursionError):
+        tags = None
+    if not isinstance(tags, dict):
+        field = asked.name(name)
+        raise bad_request(field, f"{field} must be a JSON object as text")
+    return [_read_tags(Fields(tags, asked.name(name)), asked.name(name))]
+
+
 def _read_structured_outputs(fields: Fields) -> list[AskedGrammar]:
     asked = fields.child("structured_outputs")
     if asked is None:
@@ -128,17 +174,16 @@ def _read_structured_outputs(fields: Fields) -> list[AskedGrammar]:
     pattern = asked.string("whitespace_pattern")
     for name in ("disable_fallback", "disable_any_whitespace", "disable_additional_properties"):
         asked.boolean(name)
-    if asked.any("structural_tag") is not None:
-        message = f"{asked.name('structural_tag')} is not supported; use grammar"
-        raise bad_request(asked.name("structural_tag"), message, "unsupported_parameter")
     found = _read_kinds(asked, "json", "regex", "choice", "grammar", pattern)
+    found += _read_tags_text(asked, "structural_tag")
     if asked.boolean("json_object"):
         name = asked.name("json_object")
         found.append(
             _asked(name, lambda: json_schema_grammar(ANY_OBJECT, whitespace_pattern=pattern))
         )
     if not found:
-        message = "structured_outputs needs one of json, regex, choice, grammar, json_object"
+        kinds = "json, regex, choice, grammar, json_object, structural_tag"
+        message = f"structured_outputs needs one of {kinds}"
         raise bad_request("structured_outputs", message)
     return found
 
@@ -151,17 +196,17 @@ def _read_guided(fields: Fields) -> list[AskedGrammar]:
 
 
 def _read_kinds(
-    fields: Fields, json: str, regex: str, choice: str, grammar: str, pattern: str | None
+    fields: Fields, schema: str, regex: str, choice: str, grammar: str, pattern: str | None
 ) -> list[AskedGrammar]:
     """What the four fields of these names ask for."""
     found = []
-    schema = fields.any(json, *_SCHEMA)
-    if schema is not None:
-        if not isinstance(schema, dict | bool | str):
-            raise fields.wrong(json, "a JSON schema")
+    value = fields.any(schema, *_SCHEMA)
+    if value is not None:
+        if not isinstance(value, dict | bool | str):
+            raise fields.wrong(schema, "a JSON schema")
         found.append(
             _asked(
-                fields.name(json), lambda: json_schema_grammar(schema, whitespace_pattern=pattern)
+                fields.name(schema), lambda: json_schema_grammar(value, whitespace_pattern=pattern)
             )
         )
     if (expression := fields.string(regex)) is not None:

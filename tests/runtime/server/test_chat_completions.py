@@ -31,6 +31,20 @@ def joined(chunks: list[dict], index: int = 0) -> str:
     return "".join(choice["delta"].get("content", "") for choice in choices)
 
 
+def test_the_last_message_of_the_assistant_stands_in_front_where_echo_is_asked_for(
+    client: TestClient,
+) -> None:
+    """Oracle: vLLM's rule, the answer is prepended with the last message of the same role."""
+    begun = [*HELLO, {"role": "assistant", "content": [{"type": "text", "text": "So: "}]}]
+    going_on = {"continue_final_message": True, "add_generation_prompt": False, "echo": True}
+    for messages, start in ((begun, "So: "), (HELLO, "")):
+        options = going_on if start else {"echo": True}
+        (choice,) = chat(client, messages, **options)["choices"]
+        assert choice["message"]["content"] == start + SCRIPT
+        chunks = events(client, **{"messages": messages, **options})
+        assert joined(chunks) == start + SCRIPT
+
+
 def prompt_of(engine: ScriptedEngine) -> str:
     return engine.tokenizer.decode(engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
 

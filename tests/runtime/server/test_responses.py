@@ -196,6 +196,38 @@ def test_effort_none_switches_thinking_off(client: TestClient, engine: ScriptedE
     assert not prompt_of(engine).endswith("<think></think>")
 
 
+def test_what_a_response_was_given_is_listed_in_pages(
+    oai: openai.OpenAI, client: TestClient
+) -> None:
+    """Oracle: OpenAI's list object; the client asks for page after page."""
+    given = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "See."},
+        {"type": "function_call", "id": "own", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "21"},
+        {"role": "user", "content": [{"type": "input_text", "text": "Then?"}]},
+    ]
+    made = oai.responses.create(model="scripted", input=given)
+    items = list(oai.responses.input_items.list(made.id, limit=2))
+    assert [item.type for item in items] == ["message", "function_call_output", "function_call"] + [
+        "message"
+    ] * 2
+    assert len({item.id for item in items}) == 5 and items[2].id == "own"
+    first, last = items[-1], items[0]
+    assert (first.role, first.content[0].text, last.content[0].text) == ("user", "Hello", "Then?")
+    forward = list(oai.responses.input_items.list(made.id, order="asc"))
+    assert [item.id for item in forward] == [item.id for item in items[::-1]]
+    alone = oai.responses.create(model="scripted", input="Hi")
+    (item,) = oai.responses.input_items.list(alone.id)
+    assert item.content[0].text == "Hi"
+    with pytest.raises(openai.NotFoundError):
+        oai.responses.input_items.list("resp_unknown")
+    for name, value in (("limit", 0), ("limit", 101), ("order", "up"), ("after", "x")):
+        with pytest.raises(openai.BadRequestError) as caught:
+            oai.responses.input_items.list(made.id, extra_query={name: value})
+        assert caught.value.param == name
+
+
 def test_what_is_not_to_be_stored_is_not(client: TestClient) -> None:
     body = client.post("/v1/responses", json={"input": "Hi", "store": False}).json()
     assert client.get(f"/v1/responses/{body['id']}").status_code == 404
@@ -288,7 +320,7 @@ def test_the_store_drops_what_was_used_least_lately_and_nothing_that_runs() -> N
     """Oracle: three places, then room for the bytes of one."""
 
     def response(name: str, status: str = "completed") -> StoredResponse:
-        return StoredResponse("ann", {"id": name, "status": status}, [])
+        return StoredResponse("ann", {"id": name, "status": status}, [], [])
 
     store = ResponseStore(max_responses=3)
     for name in ("a", "b", "c"):

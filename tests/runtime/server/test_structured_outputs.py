@@ -7,11 +7,12 @@ import re
 import time
 from dataclasses import replace
 
+import anthropic
 import jsonschema
 import openai
 import pytest
 from conftest import ScriptedEngine, app_of, served
-from golden import golden
+from golden import character_tokenizer, golden
 from starlette.testclient import TestClient
 
 from runtime.config import EngineConfig, ServerConfig
@@ -47,6 +48,13 @@ TOOLS = [
         },
     },
 ]
+TAGS = {
+    "structures": [
+        {"begin": "<a>", "schema": SCHEMA, "end": "</a>"},
+        {"begin": "<b>", "schema": {"type": "boolean"}, "end": "</b>"},
+    ],
+    "triggers": ["<"],
+}
 SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 
 
@@ -145,6 +153,50 @@ def test_a_response_follows_the_format_of_its_text(oai) -> None:
     assert answer.status == "completed"
 
 
+@pytest.mark.parametrize("asked", ["response_format", "structured_outputs"])
+def test_free_text_holds_a_tag_where_it_begins_one(oai, asked) -> None:
+    """Oracle: an expression and jsonschema. A bias makes the model begin tags and end late."""
+    body = (
+        {"response_format": {"type": "structural_tag", **TAGS}}
+        if asked == "response_format"
+        else {"structured_outputs": {"structural_tag": json.dumps(TAGS)}}
+    )
+    bias = {character_tokenizer()["model"]["vocab"]["<"]: 6, 1: -20}
+    found = []
+    for seed in range(3):
+        options = {"logit_bias": bias, "temperature": 1, "seed": seed, "max_tokens": 120}
+        text = chat(oai, **body, **options).choices[0].message.content
+        found += re.findall(r"<b>(true|false)</b>|<a>(.*?)</a>", text)
+        rest = re.sub(r"<b>(true|false)</b>|<a>.*?</a>", "", text)
+        cut = r"(<([ab](>[^<]*(</?[ab]?)?)?)?)?"
+        assert re.fullmatch(f"[^<]*{cut}", rest), text
+    assert found
+    for _, object_ in found:
+        if object_:
+            jsonschema.validate(json.loads(object_), SCHEMA)
+
+
+def test_messages_and_responses_say_what_chat_says(oai, base_url) -> None:
+    """Oracle: /v1/chat/completions with the same prompt, whole and streamed, by both clients."""
+    text = chat(oai, max_tokens=30).choices[0].message.content
+    options = {"model": "qwen3", "max_tokens": 30, "messages": HELLO}
+    options["extra_body"] = {"temperature": 0}
+    with anthropic.Anthropic(base_url=base_url["plain"], api_key="none", max_retries=0) as claude:
+        message = claude.messages.create(**options)
+        with claude.messages.stream(**options) as stream:
+            streamed = stream.get_final_message()
+    assert (message.content[0].text, message.stop_reason) == (text, "end_turn")
+    assert (streamed.content[0].text, streamed.usage) == (text, message.usage)
+    options = {"model": "qwen3", "max_output_tokens": 30, "temperature": 0, "input": "Hi"}
+    response = oai.responses.create(**options)
+    assert (response.output_text, response.status) == (text, "completed")
+    with oai.responses.stream(**options) as stream:
+        last = list(stream)[-1]
+    assert (last.type, last.response.output_text) == ("response.completed", text)
+    assert response.usage == last.response.usage
+    assert response.usage.output_tokens == message.usage.output_tokens
+
+
 def test_any_json_object_is_one_or_is_cut(oai) -> None:
     """Oracle: json; a cut is reported as length."""
     choice = chat(oai, response_format={"type": "json_object"}, max_tokens=60).choices[0]
@@ -201,6 +253,12 @@ REFUSED = [
     ("structured_outputs.grammar", {"structured_outputs": {"grammar": "start: (("}}),
     ("structured_outputs.json", {"structured_outputs": {"json": {"$ref": "#"}}}),
     ("structured_outputs.structural_tag", {"structured_outputs": {"structural_tag": "x"}}),
+    ("response_format", {"response_format": {"type": "structural_tag", **TAGS, "triggers": "<x"}}),
+    (
+        "response_format.format",
+        {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
+    ),
+    ("response_format.structures", {"response_format": {"type": "structural_tag"}}),
     ("guided_regex", {"guided_regex": "(?=a)"}),
     ("guided_choice", {"guided_choice": ["a"], "response_format": {"type": "json_object"}}),
     ("guided_json", {"guided_json": {"enum": [f"v{i}" for i in range(99_000)]}}),
