@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from models.axes import spec
 from models.cache import Cache
@@ -292,7 +292,7 @@ class DecoderProgram:
             name for name, leaf in self._leaves.items() if leaf.get_metadata("is_matrix")
         )
 
-    def abstract_parameters(self, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_parameters(self, mesh: Mesh | AbstractMesh) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape, dtype and sharding of every parameter on `mesh`."""
         return {
             name: jax.ShapeDtypeStruct(

@@ -38,7 +38,7 @@ class ChatTemplate:
     ) -> None:
         """A broken source is reported by the first rendering: plain prompts need no template."""
         self.source = source
-        self._special_tokens = {"bos_token": bos_token, "eos_token": eos_token} | special_tokens
+        self.special_tokens = {"bos_token": bos_token, "eos_token": eos_token} | special_tokens
         self._environment = TemplateEnvironment(max_render_s)
 
     def render(
@@ -65,7 +65,7 @@ class ChatTemplate:
         values = {
             "documents": None,
             **options,
-            **self._special_tokens,
+            **self.special_tokens,
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }

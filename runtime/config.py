@@ -91,6 +91,10 @@ class EngineConfig:
     compile_cache_folder: str | None = field(
         default_factory=lambda: str(CACHE_FOLDER / "xla")
     )  # None = off
+    artifact: str = ""  # folder of a sealed artifact to serve; "" = trace and compile `model`
+    trusted_key: str | None = None  # file of the public key that must have signed it
+    trust_artifact: bool = False  # its executables are run without a signature
+    strict: bool = False  # an artifact without executables for this host is refused
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -163,6 +167,37 @@ class EngineConfig:
     @property
     def _device_parts(self) -> list[str]:
         return self.devices.split(",") if self.devices else []
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """What of an engine is written into an artifact, and for whom."""
+
+    export: str = ""  # folder to write; "" = none
+    platform: str = ""  # cpu, cuda, tpu or gcu, "," between several; "" = where JAX runs
+    include_weights: bool = False
+    sign_key: str | None = None  # file of a private Ed25519 key
+    trace: str | None = None  # log of requests' lengths, from which the buckets are chosen
+    compile_budget: int | None = None  # step programs that buckets may cost; None = as by rule
+
+    def __post_init__(self) -> None:
+        _require(
+            self.compile_budget is None or self.compile_budget >= 3,
+            "compile_budget",
+            self.compile_budget,
+            "use at least 3: one decode and two mixed buckets",
+        )
+        known = get_args(Device)[1:]
+        _require(
+            not self.platform or set(self.platforms) <= set(known),
+            "platform",
+            self.platform,
+            f"use one or more of {', '.join(known)}, with commas between",
+        )
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        return tuple(part.strip() for part in self.platform.split(",")) if self.platform else ()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jaxlib
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh
 
 from runtime.config import ConfigError, EngineConfig
 
@@ -72,6 +72,17 @@ def make_mesh(devices: list[Device]) -> Mesh:
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Explicit,) * len(MESH_AXES))
 
 
+def abstract_mesh(num_devices: int, device_kind: str, platform: str) -> AbstractMesh:
+    """A mesh of devices that need not be there; `platform` as such a device names it."""
+    device = AbstractDevice(device_kind=device_kind, num_cores=None, platform=platform)
+    return AbstractMesh(
+        (1, num_devices),
+        MESH_AXES,
+        axis_types=(AxisType.Explicit,) * len(MESH_AXES),
+        abstract_device=device,
+    )
+
+
 def host_fingerprint() -> str:
     """Names what compiled code depends on: instruction set, JAX, XLA flags. Programs are reused
     only where it is equal.
@@ -97,6 +108,11 @@ def use_compile_cache(folder: str | None) -> None:
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def store_folder(folder: str | None) -> Path | None:
+    """Where this host's compiled programs are kept, None = nowhere."""
+    return None if folder is None else Path(folder) / host_fingerprint() / "executables"
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt

@@ -38,7 +38,7 @@ class Tokenizer:
     """
 
     def __init__(self, parts: TokenizerParts) -> None:
-        self._parts = parts
+        self.parts = parts
         self._backend = parts.backend
         self._lock = (
             threading.Lock()
@@ -97,7 +97,7 @@ class Tokenizer:
         """
         token_ids = self._encode(_without_lone_surrogates(text), parse_special)
         if add_special_tokens:
-            return [*self._parts.prefix_ids, *token_ids, *self._parts.suffix_ids]
+            return [*self.parts.prefix_ids, *token_ids, *self.parts.suffix_ids]
         return token_ids
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:
@@ -150,7 +150,7 @@ class Tokenizer:
         if token_id in self._added_texts:
             return self._added_texts[token_id].encode()
         piece = self._backend.id_to_token(token_id) if token_id >= 0 else None
-        return b"" if piece is None else spelled_bytes(piece, self._parts.spelling)
+        return b"" if piece is None else spelled_bytes(piece, self.parts.spelling)
 
     def token_text(self, token_id: int) -> str:
         """A token alone, readable: part of a character shows as U+FFFD."""

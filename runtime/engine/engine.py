@@ -38,6 +38,7 @@ from runtime.engine.stopping import Completion
 from runtime.grammar import GrammarCompiler, GrammarError, MaskWriter, Matcher
 from runtime.runner.device_memory import DeviceMemoryError
 from runtime.runner.executables import COMPILES
+from runtime.runner.parts import EngineParts
 from runtime.runner.runner import InFlight, Runner, StepResult
 
 LOG = logging.getLogger("halogen.engine")
@@ -63,11 +64,14 @@ def _quiet(stage: str, done: int, total: int) -> None:
 class Engine:
     """Loads a model, compiles every bucket, and serves requests. Ready once constructed.
 
-    `report(stage, done, total)` is called while loading. Raises CheckpointError, ConfigError.
+    `report(stage, done, total)` is called while loading. `parts` that are there already are taken
+    as they are. Raises CheckpointError, ArtifactError, ConfigError.
     """
 
-    def __init__(self, config: EngineConfig, report: Report = _quiet) -> None:
-        parts = engine_parts(config, report)
+    def __init__(
+        self, config: EngineConfig, report: Report = _quiet, parts: EngineParts | None = None
+    ) -> None:
+        parts = parts or engine_parts(config, report)
         self.config = config = parts.config
         self.model = parts.model
         self.runner = Runner(parts)

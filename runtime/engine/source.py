@@ -6,6 +6,10 @@ from runtime.runner.parts import EngineParts
 
 def engine_parts(config: EngineConfig, report: Report) -> EngineParts:
     """The parts of the engine that the config describes."""
-    from runtime.runner.traced import traced_parts  # loads the models, which an artifact needs not
+    if config.artifact:
+        from runtime.aot.source import artifact_parts
+
+        return artifact_parts(config, report)
+    from runtime.runner.traced import traced_parts  # imports the models, which an artifact spares
 
     return traced_parts(config, report)

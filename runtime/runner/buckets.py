@@ -6,6 +6,7 @@ budget, each once for a single row (one client at work) and once for max_num_seq
 depends on context length. A plan takes the smallest bucket it fits in.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 MIN_TOKENS = 32
@@ -37,11 +38,19 @@ class BucketTable:
         """Buckets for at most `max_num_seqs` rows and `token_budget` tokens a step."""
         rows = _ladder(1, max_num_seqs, 2)
         tokens = _ladder(min(MIN_TOKENS, token_budget), token_budget, 4)
+        return cls.with_sizes(rows, tokens, max_num_seqs, token_budget)
+
+    @classmethod
+    def with_sizes(
+        cls, rows: Iterable[int], tokens: Iterable[int], max_num_seqs: int, token_budget: int
+    ) -> "BucketTable":
+        """Decode buckets of these rows and mixed ones of these tokens, and the largest of both."""
         # A mixed bucket must not look like a decode bucket, hence more tokens than rows.
         mixed = {
             Bucket(count, width) for count in tokens for width in (1, max_num_seqs) if count > width
         }
         mixed.add(Bucket(max(token_budget, max_num_seqs + 1), max_num_seqs))
+        rows = sorted({*rows, max_num_seqs})
         return cls(tuple(Bucket(count, count) for count in rows), tuple(sorted(mixed)))
 
     @property

@@ -65,6 +65,12 @@ class ExecutableStore:
         except Exception:  # whatever is wrong with an entry, compiling makes a better one
             return None
 
+    def read(self, name: str) -> bytes | None:
+        """A kept program as it lies there, None where it does not."""
+        if self._folder is None or not self._path(name).is_file():
+            return None
+        return self._path(name).read_bytes()
+
     def save(self, name: str, executable: jax.stages.Compiled) -> None:
         """Keep a program; it appears under its name at once or not at all."""
         if self._folder is None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from typing import Protocol
 
 import jax
 from jax.sharding import Mesh
@@ -17,7 +18,6 @@ from jax.sharding import Mesh
 from runtime.config import Report
 from runtime.platform import compiler_options
 from runtime.runner.executable_store import ExecutableStore
-from runtime.runner.program import Program
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
@@ -67,8 +67,14 @@ class CompileCounter:
 COMPILES = CompileCounter()
 
 
+class Compilable(Protocol):
+    """What can be compiled as a program of a name: a traced one, or one out of a file."""
+
+    def compile(self, name: str) -> jax.stages.Compiled: ...
+
+
 def make_executables(
-    programs: Mapping[str, Program], store: ExecutableStore, mesh: Mesh, report: Report
+    programs: Mapping[str, Compilable], store: ExecutableStore, mesh: Mesh, report: Report
 ) -> dict[str, jax.stages.Compiled]:
     """Every program by its name, from the store or compiled; `report("compile", done, total)` after
     each.

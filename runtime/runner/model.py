@@ -103,12 +103,16 @@ class LoadedModel:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self.parameters))
 
 
-def load_model(config: EngineConfig, report: Report) -> LoadedModel:
+def load_model(
+    config: EngineConfig, report: Report, targets: list[Device] | None = None
+) -> LoadedModel:
     """Open config.model and load it; `report` gets the stage "read", and lines about a download.
+    `targets` are the devices that it is to run on where these are not those that hold it.
 
     Raises CheckpointError, TokenizerError or ConfigError.
     """
     devices = devices_of(config)
+    targets = targets or devices
     checkpoint = open_checkpoint(config.model, progress=lambda line: report(line, 0, 0))
     try:
         try:
@@ -116,14 +120,14 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
             decoder = family.config_from_hf(hf_config)
         except ValueError as error:
             raise CheckpointError(f"{checkpoint.path}: {error}") from error
-        _check_split(decoder, config.tensor_parallel_size)
+        _check_split(decoder, len(targets))
         if config.max_model_len is not None and config.max_model_len > decoder.max_positions:
             raise ConfigError(
                 f"--max-model-len {config.max_model_len} is not usable: {checkpoint.name} was made "
                 f"for {decoder.max_positions} tokens; use at most that"
             )
         mesh = make_mesh(devices)
-        dtype = _dtype(config, hf_config, devices[0])
+        dtype = _dtype(config, hf_config, targets[0])
         program = DecoderProgram(decoder, dtype, getattr(family, "Decoder", Decoder))
         tokenizer = checkpoint.tokenizer()
         template = None
@@ -138,7 +142,7 @@ def load_model(config: EngineConfig, report: Report) -> LoadedModel:
             weights_of(family, decoder),
             program.abstract_parameters(mesh),
             stacks=program.stacks,
-            matrices=program.matrices if _packing_refusal(devices) is None else (),
+            matrices=program.matrices if _packing_refusal(targets) is None else (),
             activations=_activations(config),
             progress=lambda done, total: report("read", done, total),
         )

@@ -30,9 +30,11 @@ from runtime.runner.token_mask import num_words
 class EnginePrograms:
     """The programs of a model with a cache of this size, and the shapes they share."""
 
-    def __init__(self, model: LoadedModel, cache_spec: CacheSpec, sizes: EngineSizes) -> None:
+    def __init__(self, model: LoadedModel, sizes: EngineSizes) -> None:
         self._model = model
-        self._cache_spec = cache_spec
+        self._cache_spec = CacheSpec.of(
+            model.config, sizes.block_size, jnp.dtype(sizes.cache_dtype)
+        )
         self._sizes = sizes
 
     def all(self) -> dict[str, Program]:

@@ -3,7 +3,7 @@ or found where an earlier start kept them.
 """
 
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ from runtime.platform import (
     compiler_options,
     computes_on_host,
     free_memory,
-    host_fingerprint,
     keep_freed_memory,
+    store_folder,
     use_compile_cache,
 )
 from runtime.runner.buckets import BucketTable
@@ -40,8 +40,10 @@ def traced_parts(config: EngineConfig, report: Report) -> EngineParts:
     if model.platform == "cpu":
         keep_freed_memory()
     devices = list(model.mesh.devices.flat)
-    sizes, programs = plan_programs(config, model, free_memory(devices))
-    store = ExecutableStore(_store_folder(config), devices, programs.identity())
+    is_host = computes_on_host(devices[0])
+    sizes = plan_sizes(config, model, free_memory(devices), is_host=is_host)
+    programs = EnginePrograms(model, sizes)
+    store = ExecutableStore(store_folder(config.compile_cache_folder), devices, programs.identity())
     executables = make_executables(programs.all(), store, model.mesh, report)
     return EngineParts(
         config=config,
@@ -57,15 +59,21 @@ def traced_parts(config: EngineConfig, report: Report) -> EngineParts:
     )
 
 
-def plan_programs(
-    config: EngineConfig, model: LoadedModel, free_bytes: int
-) -> tuple[EngineSizes, EnginePrograms]:
-    """How large everything is with so much memory left, and the programs for that. ConfigError
-    where the limits that the user set cannot be met.
+def plan_sizes(
+    config: EngineConfig,
+    model: LoadedModel,
+    free_bytes: int,
+    *,
+    is_host: bool,
+    choose: Callable[[int, int], BucketTable] | None = None,
+) -> EngineSizes:
+    """How large everything is with so much memory left, of the host's or a device's own.
+    `choose(max_num_seqs, token_budget)` makes the buckets, None = by the rule.
+
+    ConfigError where the limits that the user set cannot be met.
     """
     dtype = model.cache_dtype if config.kvcache_dtype == "auto" else config.kvcache_dtype
     spec = CacheSpec.of(model.config, config.block_size, jnp.dtype(dtype))
-    is_host = computes_on_host(model.mesh.devices.flat[0])
     pool = pool_size(
         config,
         model.config.max_positions,
@@ -75,7 +83,7 @@ def plan_programs(
         state_bytes=spec.state_bytes,
     )
     token_budget = _token_budget(config, pool.max_model_len)
-    sizes = EngineSizes(
+    return EngineSizes(
         num_blocks=pool.num_blocks,
         num_states=pool.num_states,
         max_model_len=pool.max_model_len,
@@ -85,18 +93,11 @@ def plan_programs(
         block_bytes=spec.block_bytes,
         state_bytes=spec.state_bytes,
         cache_dtype=spec.dtype.name,
-        buckets=BucketTable.of(config.max_num_seqs, token_budget),
+        buckets=(choose or BucketTable.of)(config.max_num_seqs, token_budget),
         num_decode_steps=num_decode_steps(
-            config, model.parameter_bytes // model.mesh.devices.size, is_host=is_host
+            config, model.parameter_bytes // config.tensor_parallel_size, is_host=is_host
         ),
     )
-    return sizes, EnginePrograms(model, spec, sizes)
-
-
-def _store_folder(config: EngineConfig) -> Path | None:
-    if config.compile_cache_folder is None:
-        return None
-    return Path(config.compile_cache_folder) / host_fingerprint() / "executables"
 
 
 def _token_budget(config: EngineConfig, max_model_len: int) -> int:
