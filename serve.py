@@ -1,6 +1,6 @@
-"""The command line: flags -> EngineConfig and ServerConfig -> server.
+"""The command line: flags -> EngineConfig and ServerConfig -> server, or ExportConfig -> artifact.
 
-Flags are the fields of the two config classes, and their types and defaults are read from there;
+Flags are the fields of the config classes, and their types and defaults are read from there;
 only help texts and the short aliases of the original are written here. Exit codes: 0 after a stop
 by signal, 2 for a flag that cannot work.
 """
@@ -13,7 +13,14 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from runtime.config import ConfigError, EngineConfig, ServerConfig, flag
+from runtime.config import (
+    ConfigError,
+    EngineConfig,
+    ExportConfig,
+    ModelError,
+    ServerConfig,
+    flag,
+)
 from runtime.version import version
 
 _HELP = {
@@ -60,6 +67,18 @@ _HELP = {
     "mcp_command": "one more MCP server: a program and its arguments, in one word of the shell",
     "mcp_execute": "call the tools of MCP servers here, instead of leaving that to clients",
     "mcp_max_steps": "rounds of MCP calls for one answer",
+    "artifact": "folder of an artifact to serve: nothing is traced, and nothing compiled where it "
+    "holds executables for this host",
+    "trusted_key": "file of the public Ed25519 key (PEM) that must have signed the artifact",
+    "trust_artifact": "run the executables of an artifact without a signature",
+    "strict": "refuse an artifact without executables for this host instead of compiling it",
+    "export": "write the engine that the flags describe into this folder, as an artifact, and end",
+    "platform": "whom to export for: cpu, cuda, tpu, gcu, with commas between; without it the "
+    "platform that --device chooses",
+    "include_weights": "put the weights into the artifact",
+    "sign_key": "file of the private Ed25519 key (PEM) to sign the artifact with",
+    "trace": "log of served requests (serve.py --log, or JSON lines) to choose the buckets by",
+    "compile_budget": "step programs that the buckets chosen by --trace may cost",
     "drain_s": "seconds that running requests get to finish after SIGINT or SIGTERM",
 }
 _ALIASES = {"port": ("--p",), "devices": ("--d",)}
@@ -99,7 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"halogen {version()}")
     model = parser.add_mutually_exclusive_group()
-    for config_class in (EngineConfig, ServerConfig):
+    for config_class in (EngineConfig, ServerConfig, ExportConfig):
         hints = get_type_hints(config_class)
         for of in fields(config_class):
             if of.name == "model":
@@ -132,25 +151,45 @@ def _model(given: dict[str, Any]) -> str | None:
     return given.pop("model", None)
 
 
-def read_flags(arguments: Sequence[str]) -> tuple[EngineConfig, ServerConfig]:
-    """Both configs from the command line. Raises ConfigError that names the flag, its value and the
+def read_flags(arguments: Sequence[str]) -> tuple[EngineConfig, ServerConfig, ExportConfig]:
+    """The configs from the command line. Raises ConfigError that names the flag, its value and the
     remedy.
     """
     given = vars(build_parser().parse_args(arguments))
     if (model := _model(given)) is not None:
         given["model"] = model
-    server_names = {of.name for of in fields(ServerConfig)}
-    server = {name: given.pop(name) for name in list(given) if name in server_names}
-    return EngineConfig(**given), ServerConfig(**server)
+
+    def taken(config_class: Any) -> dict[str, Any]:
+        return {of.name: given.pop(of.name) for of in fields(config_class) if of.name in given}
+
+    server, export = ServerConfig(**taken(ServerConfig)), ExportConfig(**taken(ExportConfig))
+    if not export.export and export != ExportConfig():
+        raise ConfigError("--platform, --include-weights, --sign-key and --trace need --export")
+    return EngineConfig(**given), server, export
+
+
+def _export(engine_config: EngineConfig, export_config: ExportConfig) -> int:
+    from runtime.aot.export import export_artifact
+    from runtime.server.progress import StartupProgress
+
+    with StartupProgress() as progress:
+        folder = export_artifact(engine_config, export_config, progress)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"exported: {folder}, {size / 1e6:.1f} MB; serve it with --artifact {folder}")
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
-        engine_config, server_config = read_flags(sys.argv[1:] if arguments is None else arguments)
+        engine_config, server_config, export_config = read_flags(
+            sys.argv[1:] if arguments is None else arguments
+        )
+        if export_config.export:
+            return _export(engine_config, export_config)
         from runtime.server.run import serve  # JAX takes seconds to import; a bad flag should not
 
         return serve(engine_config, server_config)
-    except ConfigError as error:
+    except (ConfigError, ModelError) as error:
         print(f"serve.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

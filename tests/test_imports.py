@@ -9,10 +9,12 @@ from models import ARCHITECTURES
 
 # Room -> rooms it may import. Records are plain data that both sides of an arrow know.
 ALLOWED = {
-    "serve": {"server", "settings"},
+    "serve": {"server", "ahead", "settings"},
     "offline": {"engine", "records", "text", "settings", "gcu"},
     "server": {"engine", "records", "text", "reply", "settings", "gcu"},
-    "engine": {"records", "runner", "text", "settings"},
+    "engine": {"records", "runner", "artifact", "text", "settings"},
+    "artifact": {"runner", "text", "settings", "kernels"},
+    "ahead": {"artifact", "engine", "records", "runner", "models", "kernels", "settings"},
     "records": set(),
     "runner": {"records", "checkpoint", "text", "settings", "models", "kernels"},
     "checkpoint": {"text", "settings", "models", "kernels"},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import serve
-from runtime.config import EngineConfig, ServerConfig
+from runtime.config import EngineConfig, ExportConfig, ServerConfig
 
 
 def test_without_flags_the_defaults_of_the_config_classes_hold(
@@ -15,7 +15,7 @@ def test_without_flags_the_defaults_of_the_config_classes_hold(
 ) -> None:
     """Oracle: the config classes themselves."""
     monkeypatch.delenv("HALOGEN_API_KEY", raising=False)
-    assert serve.read_flags([]) == (EngineConfig(), ServerConfig())
+    assert serve.read_flags([]) == (EngineConfig(), ServerConfig(), ExportConfig())
 
 
 def test_every_flag_reaches_its_field() -> None:
@@ -42,7 +42,11 @@ def test_every_flag_reaches_its_field() -> None:
         served_model_name="tiny",
         tensor_parallel_size=2,
     )
-    assert serve.read_flags(line.split()) == (engine, ServerConfig("0.0.0.0", 8123, "k", True))
+    assert serve.read_flags(line.split()) == (
+        engine,
+        ServerConfig("0.0.0.0", 8123, "k", True),
+        ExportConfig(),
+    )
 
 
 def test_the_short_forms_of_the_original_are_aliases(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def _write_modules(
 ) -> tuple[dict[str, Any], set[str]]:
     """Every program as StableHLO: entries of the manifest by name, and the kernels called."""
     target = made.target
-    programs = EnginePrograms(_aimed(made.model, target), made.sizes).all()
+    programs = EnginePrograms(aimed(made.model, target), made.sizes).all()
     entries, kernels = {}, set()
     for done, (name, program) in enumerate(programs.items()):
         report("trace", done, len(programs))
@@ -168,7 +168,7 @@ def _write_modules(
             "kernels": sorted(native_form.kernels),
             "argument_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in program.leaves),
             "modules": {
-                form: writer.write(f"programs/{name}.{form}.stablehlo.z", module.content)
+                form: writer.write(f"programs/{name}.{form}.stablehlo.xz", module.content)
                 for form, module in forms.items()
             },
         }
@@ -176,7 +176,7 @@ def _write_modules(
     return entries, kernels
 
 
-def _aimed(model: LoadedModel, target: Target) -> LoadedModel:
+def aimed(model: LoadedModel, target: Target) -> LoadedModel:
     """The model with abstract parameters on the target's mesh."""
     wanted = model.program.abstract_parameters(target.mesh)
 

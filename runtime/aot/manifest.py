@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.aot.seal import MANIFEST, ArtifactError, SealedFolder, check_signature
+from runtime.aot.seal import MANIFEST, ArtifactError, SealedFolder, check_signature, read_manifest
 
 SCHEMA = 1  # raised when an older reader would misunderstand
 # jax.export's promise: a program can be read for so long after it was written, and by releases
@@ -43,13 +43,7 @@ def open_artifact(path: str, trusted_key: str | None = None, is_trusted: bool = 
     ConfigError for a key that cannot be read.
     """
     folder = Path(path).expanduser()
-    try:
-        content = (folder / MANIFEST).read_bytes()
-    except OSError as error:
-        raise ArtifactError(
-            f"{folder}: is not an artifact: {MANIFEST} cannot be read ({error.strerror}); "
-            "make one with --export"
-        ) from None
+    content = read_manifest(folder)
     if trusted_key is not None:
         check_signature(content, folder, trusted_key)
     try:

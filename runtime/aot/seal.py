@@ -1,18 +1,20 @@
 """The folder of an artifact: no file is used before its hash is checked, and the folder appears as
 a whole or not at all.
 
-manifest.json lists the SHA-256 of every other file; an Ed25519 signature of manifest.json therefore
-covers everything. Without one the hashes still find damage, but not intent. Knows nothing of what
+manifest.json lists the SHA-256 of every other file, and manifest.sha256 has its own; an Ed25519
+signature of manifest.json therefore covers everything. Without one the hashes find damage, but not
+intent. Knows nothing of what
 the files mean.
 """
 
 import hashlib
 import json
+import lzma
 import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,13 @@ import numpy as np
 
 from runtime.config import ConfigError, ModelError
 
-MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
-PACKED = ".z"  # ending of files that zlib has compressed
+MANIFEST, DIGEST, SIGNATURE = "manifest.json", "manifest.sha256", "manifest.sig"
+# Endings of compressed files: what every start reads unpacks fast, what few read is small.
+_PACK: dict[str, Callable[[bytes], bytes]] = {
+    ".z": lambda content: zlib.compress(content, 9),
+    ".xz": lzma.compress,
+}
+_UNPACKER: dict[str, Callable[[], Any]] = {".z": zlib.decompressobj, ".xz": lzma.LZMADecompressor}
 _MAX_UNPACKED = 1 << 30  # bytes of one file
 _PIECE = 1 << 22  # bytes hashed at a time
 
@@ -47,9 +54,10 @@ class SealedFolder:
         except OSError as error:
             raise ArtifactError(f"{self.path / name}: {error.strerror}; export again") from error
         self._check(name, hashlib.sha256(content).hexdigest())
-        if not name.endswith(PACKED):
+        ending = Path(name).suffix
+        if ending not in _UNPACKER:
             return content
-        unpacker = zlib.decompressobj()
+        unpacker = _UNPACKER[ending]()
         content = unpacker.decompress(content, _MAX_UNPACKED)
         if not unpacker.eof:
             raise ArtifactError(f"{self.path / name}: unpacks to more than {_MAX_UNPACKED} bytes")
@@ -65,9 +73,9 @@ class SealedFolder:
         self._check(name, hashlib.sha256(content.data).hexdigest())
         return content
 
-    def check_all(self) -> None:
-        """Hash every file. Raises ArtifactError for the first that differs."""
-        for name in self._files:
+    def check_all(self, but: str | None = None) -> None:
+        """Hash every file but one. Raises ArtifactError for the first that differs."""
+        for name in self._files.keys() - {but}:
             digest = hashlib.sha256()
             with open(self._path(name), "rb") as file:
                 while piece := file.read(_PIECE):
@@ -116,8 +124,8 @@ class FolderWriter:
 
     def write(self, name: str, content: bytes) -> str:
         """Write a file, packed where its name says so; returns the name."""
-        if name.endswith(PACKED):
-            content = zlib.compress(content, 9)
+        if (ending := Path(name).suffix) in _PACK:
+            content = _PACK[ending](content)
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -133,6 +141,7 @@ class FolderWriter:
         content = json.dumps({**manifest, "files": self.files}, indent=1).encode() + b"\n"
         if sign_key is not None:
             (self.path / SIGNATURE).write_bytes(signature(content, sign_key))
+        (self.path / DIGEST).write_text(hashlib.sha256(content).hexdigest() + "\n")
         (self.path / MANIFEST).write_bytes(content)
         for folder, _, names in os.walk(self.path):
             for name in names:
@@ -141,6 +150,23 @@ class FolderWriter:
                 os.close(descriptor)
         os.chmod(self.path, 0o755)
         os.replace(self.path, self.target)
+
+
+def read_manifest(folder: Path) -> bytes:
+    """The manifest's content, once its hash was checked. Raises ArtifactError."""
+    try:
+        content, digest = (folder / MANIFEST).read_bytes(), (folder / DIGEST).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(
+            f"{folder}: is not an artifact that can be read ({error}); copy it again, or make one "
+            "with --export"
+        ) from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise ArtifactError(
+            f"{folder / MANIFEST}: has not the SHA-256 that {DIGEST} says: one of the two was "
+            "damaged or changed; copy the artifact again or export again"
+        )
+    return content
 
 
 def signature(content: bytes, key_file: str) -> bytes:

@@ -7,10 +7,11 @@ for, else its portable twin; whatever else it calls must be on the list of what 
 """
 
 import datetime
+import os
 import pickle
 import re
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,6 @@ XLA_CALLS = frozenset(
     }
 )
 _CUSTOM_CALL = re.compile(r"custom_call\s+@([\w.$]+)")
-LOAD_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def match_host(artifact: Artifact, platform: str, device_kind: str) -> HostMatch
     """Which of the artifact's programs serve on this host."""
     missing = missing_kernels(artifact["kernels"])
     module, notes = "portable", ()
-    if f"{platform}" in artifact["modules"]:
+    if platform in artifact["modules"]:
         if missing:
             notes = (f"the portable twins of its kernels run, because {missing}",)
         else:
@@ -104,10 +104,28 @@ def missing_kernels(wanted: dict[str, int]) -> str:
     return ""
 
 
+class ArrivingExecutables(Mapping[str, Executable]):
+    """Executables that are being read: whoever asks for one waits for that one alone."""
+
+    def __init__(self, arriving: Mapping[str, Future[Executable]]) -> None:
+        self._arriving = arriving
+
+    def __getitem__(self, name: str) -> Executable:
+        return self._arriving[name].result()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arriving)
+
+    def __len__(self) -> int:
+        return len(self._arriving)
+
+
 def load_executables(
-    artifact: Artifact, files: dict[str, str], devices: list[Any], report: Report
-) -> dict[str, Executable]:
-    """Every executable, in parallel: XLA releases the interpreter lock."""
+    artifact: Artifact, files: dict[str, str], devices: list[Any], first: Sequence[str]
+) -> ArrivingExecutables:
+    """Every executable, in parallel, since XLA releases the interpreter lock. Returns when the
+    `first` are there, those that a first request needs; the others arrive meanwhile, 0.1 s each.
+    """
     assert artifact.is_trusted, "executables are code"
     native.prepare()
 
@@ -117,14 +135,15 @@ def load_executables(
             *entry, backend=devices[0].client, execution_devices=devices
         )
 
-    done: dict[str, Executable] = {}
-    report("load", 0, len(files))
-    with ThreadPoolExecutor(LOAD_THREADS) as pool:
-        futures = {pool.submit(load, name): name for name in files}
-        for future in as_completed(futures):
-            done[futures[future]] = future.result()
-            report("load", len(done), len(files))
-    return done
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    # Small buckets come last among the programs and are asked for first.
+    order = [*first, *(name for name in reversed(files) if name not in first)]
+    arriving = {name: pool.submit(load, name) for name in order}
+    pool.shutdown(wait=False)
+    executables = ArrivingExecutables(arriving)
+    for name in first:
+        executables[name]
+    return executables
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ table lists.
 """
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from typing import Any
@@ -52,6 +53,7 @@ def artifact_parts(config: EngineConfig, report: Report) -> EngineParts:
     """
     begin = time.monotonic()
     artifact = open_artifact(config.artifact, config.trusted_key, config.trust_artifact)
+    artifact.folder.check_all(but=FILE)  # which is hashed while programs are loaded
     config = resolved(config, artifact["engine"])
     devices = devices_of(config)
     platform = export_name(devices[0].platform)
@@ -74,10 +76,14 @@ def artifact_parts(config: EngineConfig, report: Report) -> EngineParts:
     _check_memory(artifact, free_memory(devices))
     if platform == "cpu":
         keep_freed_memory()
+    sizes = _sizes(artifact)
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(_read, artifact, config, mesh, report)
+        executables: Mapping[str, Executable]
         if match.executables is not None:
-            executables = load_executables(artifact, match.executables, devices, report)
+            smallest = (sizes.buckets.decode[0], sizes.buckets.mixed[0])
+            first = ("empty_state", *map(str, smallest))
+            executables = load_executables(artifact, match.executables, devices, first)
         else:
             use_compile_cache(config.compile_cache_folder)
             identity = (artifact["identity"], match.module, platform, str(jax.device_count()))
@@ -87,10 +93,12 @@ def artifact_parts(config: EngineConfig, report: Report) -> EngineParts:
             executables = compile_programs(artifact, match.module, mesh, store, report)
         compiled = time.monotonic()
         model, parameters = reading.result()
+        if match.executables is None and match.module == "portable":
+            model = replace(model, kernels="XLA, portable programs")
     return EngineParts(
         config=config,
         model=model,
-        sizes=_sizes(artifact),
+        sizes=sizes,
         parameters=parameters,
         executables=executables,
         make_logits=_no_logits,

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from conftest import served
-from golden import CHARACTERS, golden
+from golden import CHARACTERS
 
 from runtime.config import EngineConfig, ServerConfig
 from runtime.engine.async_engine import AsyncEngine
@@ -36,18 +36,9 @@ Job = tuple[str, int]  # prompt, tokens to complete it with
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """Sixty blocks of four for six sequences of up to 96 tokens, so that some are preempted."""
-    folder = golden("qwen3").write(Path(tmp_path_factory.mktemp("soak")) / "qwen3")
-    block_bytes = 2 * 4 * 3 * 10 * 3 * 4  # K and V, slots, heads, dimensions, layers, float32
-    config = EngineConfig(
-        model=str(folder),
-        max_num_seqs=6,
-        block_size=4,
-        prefill_chunk_size=16,
-        kv_cache_gb=60.5 * block_bytes / 2**30,
-    )
-    return Engine(config)
+def engine(artifact: Path) -> Engine:
+    """An artifact's, whose programs are those that a traced engine has."""
+    return Engine(EngineConfig(artifact=str(artifact), trust_artifact=True))
 
 
 @pytest.fixture(scope="module")
