@@ -61,19 +61,22 @@ class Golden:
         return folder
 
 
-def evened(odd: Golden) -> Golden:
-    """The recipe with 4 query and 2 key heads, which two devices can share; its logits and tokens
-    no longer apply.
+def evened(odd: Golden, num_heads: int = 4, num_kv_heads: int = 2, mlp: int = 0) -> Golden:
+    """The recipe with other numbers of query and key heads and MLP columns (0 = as it has), by
+    default such that two devices can share it; its logits and tokens no longer apply.
     """
-    query, kv = 4 * odd.config["head_dim"], 2 * odd.config["head_dim"]
-    rows = {"q_proj": query, "k_proj": kv, "v_proj": kv}
+    query, kv = (count * odd.config["head_dim"] for count in (num_heads, num_kv_heads))
+    mlp = mlp or odd.config["intermediate_size"]
+    rows = {"q_proj": query, "k_proj": kv, "v_proj": kv, "gate_proj": mlp, "up_proj": mlp}
+    columns = {"o_proj": query, "down_proj": mlp}
     tensors = {}
     for name, (shape, mean, deviation) in odd.tensors.items():
         part = name.split(".")[-2]
         shape = (rows[part], *shape[1:]) if part in rows else shape
-        shape = (shape[0], query) if part == "o_proj" else shape
+        shape = (shape[0], columns[part]) if part in columns else shape
         tensors[name] = (shape, mean, deviation)
-    config = {**odd.config, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {"num_attention_heads": num_heads, "num_key_value_heads": num_kv_heads}
+    config = {**odd.config, **sizes, "intermediate_size": mlp}
     return replace(odd, config=config, tensors=tensors)
 
 

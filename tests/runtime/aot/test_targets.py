@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from golden import evened, golden
 
 from runtime.aot import target as targets
 from runtime.aot.export import aimed
@@ -15,12 +16,13 @@ from runtime.runner.programs import EnginePrograms
 from runtime.runner.traced import plan_sizes
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("num_devices", [1, 8])
 def test_a_step_is_lowered_for_cuda_and_tpu_without_either(
-    tiny_model: Path, num_devices: int
+    tmp_path: Path, num_devices: int
 ) -> None:
     """Oracle: what jax.export says of the program; the portable form calls no kernel of ours."""
-    config = EngineConfig(model=str(tiny_model), max_num_seqs=1, max_model_len=24)
+    folder = evened(golden("qwen3"), 8, 8, 56).write(tmp_path / "model")
+    config = EngineConfig(model=str(folder), max_num_seqs=1, max_model_len=24)
     model = load_model(config, lambda *_: None)
     split = EngineConfig(tensor_parallel_size=num_devices)
     (cuda, tpu) = targets_of(split, ("cuda", "tpu"))
