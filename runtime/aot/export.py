@@ -38,7 +38,13 @@ from runtime.aot.text_files import write_texts
 from runtime.aot.weights import sha256, write_weights
 from runtime.config import EngineConfig, ExportConfig, Report
 from runtime.engine.engine import Engine
-from runtime.platform import free_memory, host_fingerprint, host_memory_available, store_folder
+from runtime.platform import (
+    compiler_options,
+    free_memory,
+    host_fingerprint,
+    host_memory_available,
+    store_folder,
+)
 from runtime.runner.buckets import Bucket, BucketTable
 from runtime.runner.executable_store import ExecutableStore
 from runtime.runner.executables import make_executables
@@ -207,12 +213,13 @@ def _compile(
         store_folder(made.config.compile_cache_folder), devices, programs.identity()
     )
     compiled = make_executables(programs.all(), store, model.mesh, report)
-    files = {}
+    files, options = {}, compiler_options(devices[0])
     with jax.set_mesh(model.mesh):
         for name, executable in compiled.items():
             content = store.read(name)
             if content is None:  # there is no store, or JAX's own cache had it, without its code
-                fresh = programs.all()[name].compile(f"{name}_{uuid.uuid4().hex}")
+                fresh = programs.all()[name].compile(f"{name}_{uuid.uuid4().hex}", options)
+                store.save(name, fresh)
                 content = pickle.dumps(serialize_executable.serialize(fresh))
             files[name] = writer.write(f"executables/{name}.z", content)
             entries[name] |= _costs(executable)
@@ -236,7 +243,8 @@ def _golden_engine(made: _Made) -> Engine:
     )
     programs = EnginePrograms(made.model, sizes).all()
     with portable(True), jax.set_mesh(made.model.mesh):
-        compiled = {name: program.compile(name) for name, program in programs.items()}
+        options = compiler_options(made.model.mesh.devices.flat[0])
+        compiled = {name: program.compile(name, options) for name, program in programs.items()}
     config = replace(made.config, device="cpu", devices="", tensor_parallel_size=1)
     return _engine(config, made.model, sizes, compiled)
 

@@ -155,8 +155,11 @@ class SealedProgram:
     module: str
     mesh: Mesh
 
-    def compile(self, name: str) -> jax.stages.Compiled:
-        """Read, check and compile it as a program of this name. Raises ArtifactError."""
+    def compile(self, name: str, options: Mapping[str, str]) -> jax.stages.Compiled:
+        """Read, check and compile it as a program of this name, with the compiler's options.
+
+        Raises ArtifactError.
+        """
         entry = self.artifact["programs"][self.name]
         # A program without kernels has one form.
         file = entry["modules"].get(self.module, entry["modules"]["portable"])
@@ -178,7 +181,8 @@ class SealedProgram:
 
         call.__name__ = name
         donated = tuple(entry["donated"])
-        return jax.jit(call, donate_argnums=donated).lower(*arguments).compile()
+        lowered = jax.jit(call, donate_argnums=donated).lower(*arguments)
+        return lowered.compile(compiler_options=dict(options))
 
 
 def custom_calls(module: str) -> Iterator[str]:

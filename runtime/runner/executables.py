@@ -70,7 +70,7 @@ COMPILES = CompileCounter()
 class Compilable(Protocol):
     """What can be compiled as a program of a name: a traced one, or one out of a file."""
 
-    def compile(self, name: str) -> jax.stages.Compiled: ...
+    def compile(self, name: str, options: Mapping[str, str]) -> jax.stages.Compiled: ...
 
 
 def make_executables(

@@ -19,6 +19,7 @@ from golden import golden
 from pallas_kernels import native
 from runtime.aot import sealed_programs
 from runtime.aot.__main__ import main
+from runtime.aot.goldens import difference
 from runtime.aot.manifest import open_artifact
 from runtime.aot.seal import DIGEST, MANIFEST, SIGNATURE, ArtifactError, FolderWriter, SealedFolder
 from runtime.aot.weights import FILE, read_weights
@@ -193,20 +194,25 @@ def test_stablehlo_is_not_read_outside_of_jaxs_window(
 
 
 def test_without_executables_it_compiles_the_portable_twin_where_a_kernel_is_missing(
-    artifact: Path, monkeypatch: pytest.MonkeyPatch
+    copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Oracle: the goldens' tokens, log-probabilities within 1e-4, and the lines that say why."""
-    from runtime.aot.goldens import difference
-
+    """Oracle: the goldens' tokens, log-probabilities within 1e-4 (1e-6 seen), and the lines that
+    say why. The artifact is left with the buckets of one row, the fewest programs.
+    """
+    programs = open_artifact(str(copied))["programs"]
+    few = {name: entry for name, entry in programs.items() if not name[-1].isdigit()}
+    few |= {name: programs[name] for name in ("1x1", "16x1")}
+    buckets = {"decode": [[1, 1]], "mixed": [[16, 1]], "chosen": {"by": "rule"}}
+    rewrite(copied, programs=few, buckets=buckets)
     monkeypatch.setitem(native.HANDLERS, "halogen_paged_attention", 2)
     lines: list[str] = []
     engine = Engine(
-        EngineConfig(artifact=str(artifact), trust_artifact=True),
+        EngineConfig(artifact=str(copied), trust_artifact=True),
         lambda stage, _, total: lines.append(stage) if total == 0 else None,
     )
     assert any("portable twins" in line and "has version 2" in line for line in lines)
     assert any("StableHLO is compiled here, because" in line for line in lines)
-    for one in open_artifact(str(artifact))["goldens"]:
+    for one in open_artifact(str(copied))["goldens"]:
         found = difference(engine, one)
         assert found.num_other == 0 and found.largest < 1e-4
 
