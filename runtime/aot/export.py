@@ -32,7 +32,7 @@ from runtime.aot.goldens import make_goldens
 from runtime.aot.lowering import lower
 from runtime.aot.manifest import SCHEMA, window
 from runtime.aot.seal import FolderWriter
-from runtime.aot.source import FREE_FIELDS
+from runtime.aot.source import FREE_FIELDS, interface
 from runtime.aot.target import Target, targets_of
 from runtime.aot.text_files import write_texts
 from runtime.aot.weights import sha256, write_weights
@@ -105,6 +105,7 @@ def export_artifact(config: EngineConfig, wanted: ExportConfig, report: Report) 
                 "mixed": [[one.tokens, one.rows] for one in sizes.buckets.mixed],
                 "chosen": how,
             },
+            "interface": interface(sizes),
             "kernels": {name: native.HANDLERS[name] for name in sorted(kernels)},
             "modules": ["portable", *([target.platform] if kernels else [])],
             "programs": entries,

@@ -34,6 +34,7 @@ from runtime.platform import (
 from runtime.runner.buckets import Bucket, BucketTable
 from runtime.runner.executable_store import ExecutableStore
 from runtime.runner.parts import EngineParts, EngineSizes, Executable, ServedModel
+from runtime.runner.step_output import NUM_COLUMNS
 
 # What may differ between export and start; every other field of EngineConfig is in the programs.
 FREE_FIELDS = frozenset(
@@ -54,6 +55,12 @@ def artifact_parts(config: EngineConfig, report: Report) -> EngineParts:
     begin = time.monotonic()
     artifact = open_artifact(config.artifact, config.trusted_key, config.trust_artifact)
     artifact.folder.check_all(but=FILE)  # which is hashed while programs are loaded
+    sizes = _sizes(artifact)
+    if interface(sizes) != artifact["interface"]:
+        raise ArtifactError(
+            f"{artifact.path}: was exported by halogen {artifact['halogen']} of another source, "
+            "whose programs take a step's input in another form; export again"
+        )
     config = resolved(config, artifact["engine"])
     devices = devices_of(config)
     platform = export_name(devices[0].platform)
@@ -76,7 +83,6 @@ def artifact_parts(config: EngineConfig, report: Report) -> EngineParts:
     _check_memory(artifact, free_memory(devices))
     if platform == "cpu":
         keep_freed_memory()
-    sizes = _sizes(artifact)
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(_read, artifact, config, mesh, report)
         executables: Mapping[str, Executable]
@@ -105,6 +111,12 @@ def artifact_parts(config: EngineConfig, report: Report) -> EngineParts:
         load_s=time.monotonic() - compiled,
         compile_s=compiled - begin,
     )
+
+
+def interface(sizes: EngineSizes) -> dict[str, Any]:
+    """How a plan reaches the programs and how results come back, which is this version's code."""
+    fields_of = sizes.layout(sizes.buckets.mixed[-1]).fields
+    return {"buffer": [[of.name, of.size] for of in fields_of], "columns": NUM_COLUMNS}
 
 
 def resolved(config: EngineConfig, exported: dict[str, Any]) -> EngineConfig:

@@ -173,6 +173,10 @@ def test_other_hosts_versions_and_schemas_are_told_apart(
         patch.setitem(native.HANDLERS, "HalogenZeros", 2)
         with pytest.raises(ArtifactError, match="HalogenZeros has version 2 here"):
             start(artifact, strict=True)
+    interface = open_artifact(str(copied))["interface"]
+    rewrite(copied, interface=interface | {"columns": 7})
+    with pytest.raises(ArtifactError, match="a step's input in another form"):
+        start(copied)
     rewrite(copied, schema=99)
     with pytest.raises(ArtifactError, match="has schema 99"):
         start(copied)
