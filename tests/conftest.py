@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import pjrt_gcu
 from pjrt_gcu import driver
 from runtime.config import CACHE_FOLDER
+from runtime.engine.sampling_params import MAX_LOGPROBS
 from runtime.platform import use_compile_cache
+from runtime.runner import buckets, step
+from runtime.runner.buckets import Bucket, BucketTable
+from runtime.runner.logprobs import Logprobs
 
 NUM_DEVICES = 8
 
@@ -76,3 +81,29 @@ def _model_path(file_name: str) -> Path:
         if (folder / file_name).is_file():
             return folder / file_name
     pytest.skip(f"{file_name} is neither in $HALOGEN_TEST_MODELS nor in {cached}")
+
+
+@pytest.fixture
+def greedy_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take the likeliest token and know neither sampling options nor log-probabilities. Both
+    have tests of their own, and are most of what a small model's step takes to compile.
+    """
+
+    def likeliest(logits: jax.Array, *_: object) -> jax.Array:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+    def nothing(positions: jax.Array, *_: object) -> Logprobs:
+        one = jnp.zeros(len(positions), jnp.float32)
+        several = jnp.zeros((len(positions), MAX_LOGPROBS), jnp.float32)
+        return Logprobs(one, one.astype(jnp.int32), several.astype(jnp.int32), several)
+
+    monkeypatch.setattr(step, "sample", likeliest)
+    monkeypatch.setattr(step, "logprobs", nothing)
+    monkeypatch.setattr(step, "prompt_logprobs", nothing)
+
+
+@pytest.fixture
+def few_programs(greedy_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such steps of two sizes: a token, and a chunk of up to 32."""
+    small = BucketTable((Bucket(1, 1),), (Bucket(32, 1),))
+    monkeypatch.setattr(buckets.BucketTable, "of", lambda max_num_seqs, token_budget: small)
