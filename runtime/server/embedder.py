@@ -1,7 +1,7 @@
 """Vectors of prompts, by the engine that also generates.
 
-One call takes no more than half of the engine's places at a time, so that a list of thousands of
-texts leaves room for conversations.
+All calls together take no more than half of the engine's places at a time, so that lists of
+thousands of texts leave room for conversations; calls take turns at these places.
 """
 
 import asyncio
@@ -59,6 +59,8 @@ class Embedder:
         self._engine = engine
         self._metrics = metrics
         self._pooling: Pooling = pooling
+        self._num_places = max(1, engine.config.max_num_seqs // 2)
+        self._places = asyncio.Semaphore(self._num_places)
 
     async def vectors(
         self, prompts: Mapping[str, Prompt], options: VectorOptions, record: RequestRecord
@@ -80,10 +82,11 @@ class Embedder:
             )
             requests.append(request)
         record.usage = Usage.of(tuple(requests))
-        places = asyncio.Semaphore(max(1, self._engine.config.max_num_seqs // 2))
+        # So few of a call wait for places that other calls are not far behind them.
+        turns = asyncio.Semaphore(self._num_places)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._vector(request, places)) for request in requests]
+                tasks = [group.create_task(self._vector(request, turns)) for request in requests]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return np.stack([task.result() for task in tasks])
@@ -109,9 +112,9 @@ class Embedder:
         token_ids_in_range(name, token_ids, self._engine.vocab_size)
         return token_ids
 
-    async def _vector(self, request: Request, places: asyncio.Semaphore) -> np.ndarray:
+    async def _vector(self, request: Request, turns: asyncio.Semaphore) -> np.ndarray:
         vector = None
-        async with places:
+        async with turns, self._places:
             deltas = self._metrics.observe(request, self._engine.generate(request))
             async with aclosing(deltas):
                 async for delta in deltas:

@@ -2,13 +2,15 @@
 know, and one of a real model.
 """
 
+import asyncio
 import base64
 import math
 
+import httpx
 import numpy as np
 import openai
 import pytest
-from conftest import ScriptedEngine, served
+from conftest import ScriptedEngine, app_of, served
 from golden import FOLDER, golden
 from starlette.testclient import TestClient
 
@@ -85,10 +87,12 @@ def test_a_long_text_is_cut_where_asked_for_and_else_refused(
         assert engine.requests[-1].prompt_token_ids == tuple(engine.tokenizer.encode(kept))
 
 
-def test_a_list_takes_at_most_half_of_the_engines_places(
-    client: TestClient, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+def test_lists_take_at_most_half_of_the_engines_places_and_take_turns(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Oracle: the most requests that were open at a time; the engine has four places."""
+    """Oracle: the most requests that were open at a time (the engine has four places), and the
+    order in which two lists and a text after them are answered.
+    """
     num_open, most = 0, 0
     generate = engine.generate
 
@@ -101,12 +105,24 @@ def test_a_list_takes_at_most_half_of_the_engines_places(
         num_open -= 1
 
     monkeypatch.setattr(engine, "generate", counted)
-    texts = [f"text {index}" for index in range(20)]
-    expected = [unit(engine.vector(engine.tokenizer.encode(text), "last")) for text in texts]
-    np.testing.assert_allclose(
-        vectors_of(client.post(PATH, json={"input": texts})), expected, atol=1e-7
-    )
+    lists = [[f"list {number}, {index}" for index in range(20)] for number in range(2)]
+    answered = []
+
+    async def ask(client: httpx.AsyncClient, texts: list[str]) -> np.ndarray:
+        answer = await client.post(PATH, json={"input": texts})
+        answered.append(texts)
+        return vectors_of(answer)
+
+    async def ask_all() -> list[np.ndarray]:
+        transport = httpx.ASGITransport(app_of(engine))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await asyncio.gather(*(ask(client, texts) for texts in (*lists, ["one text"])))
+
+    for texts, found in zip((*lists, ["one text"]), asyncio.run(ask_all()), strict=True):
+        expected = [unit(engine.vector(engine.tokenizer.encode(text), "last")) for text in texts]
+        np.testing.assert_allclose(found, expected, atol=1e-7)
     assert most == 2
+    assert answered[0] == ["one text"]
 
 
 @pytest.mark.parametrize(
