@@ -15,6 +15,7 @@ from runtime.config import EngineConfig
 from runtime.engine.beam_search import BeamSearch
 from runtime.engine.best_of import best, widened
 from runtime.engine.engine import Engine
+from runtime.engine.prompt_logits import prompt_logits
 from runtime.engine.request import Pooling, Request, RequestDelta, RequestOutput
 from runtime.engine.sampling_params import SamplingParams
 from runtime.tokenizer import Tokenizer
@@ -152,7 +153,7 @@ class LLM:
 
     def logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """float32 [T, V]: the logits after each of T tokens. Raises ParameterError."""
-        return self.engine.logits(tuple(int(token_id) for token_id in token_ids))
+        return prompt_logits(self.engine, tuple(int(token_id) for token_id in token_ids))
 
     def add_request(self, prompt: Prompt, params: SamplingParams | None = None) -> str:
         """Queue a prompt for `step`; returns its request id."""

@@ -409,51 +409,6 @@ class Engine:
                 steps_without_memory=self._num_without_memory,
             )
 
-    def logits(self, token_ids: tuple[int, ...]) -> np.ndarray:
-        """float32 [T, V]: logits after each token of a prompt, computed in chunks. The engine must
-        be idle.
-        """
-        if self.has_work:
-            raise RuntimeError(
-                "logits() needs an idle engine: finish or abort the running requests first"
-            )
-        request = Request("logits", token_ids, SamplingParams(temperature=0))
-        self.validate(replace(request, prompt_token_ids=token_ids[:1]))
-        token_ids_in_range("token_ids", token_ids, self.model.vocab_size)
-        if len(token_ids) > self.max_model_len:
-            raise ParameterError(
-                "token_ids",
-                f"{len(token_ids)} tokens are more than the context length {self.max_model_len}",
-            )
-        block_ids = self.blocks.allocate(-(-len(token_ids) // self.blocks.block_size))
-        state_from, state_to = self.states.start(None)
-        is_long = 0 < self.model.rope_switch_len < len(token_ids)
-        chunks = []
-        try:
-            for start in range(0, len(token_ids), self.runner.token_budget):
-                row = PlannedRow(
-                    slot=0,
-                    token_ids=token_ids[start : start + self.runner.token_budget],
-                    start=start,
-                    block_ids=tuple(block_ids),
-                    is_sampled=False,
-                    params=request.params,
-                    seed=0,
-                    is_long=is_long,
-                    state_from=state_from,
-                    state_to=state_to,
-                )
-                state_from = state_to
-                chunks.append(self.runner.logits(StepPlan((row,))))
-        except DeviceMemoryError as error:
-            self.scheduler.take_back((), is_lost=error.is_lost)
-            raise
-        finally:
-            self.blocks.release(block_ids)
-            if state_to is not None:
-                self.states.leave(state_to, None)
-        return np.concatenate(chunks)
-
     @property
     def description(self) -> dict[str, str]:
         """What was loaded and how it will run, for people."""

@@ -97,7 +97,7 @@ class Scheduler:
         count = self._num_decode_steps
         if count == 1 or self.waiting or self.limit.is_reduced:
             return 1
-        if not all(map(self._decodes_alone, self.running)):
+        if not all(one.is_drawn_out or self._decodes_alone(one) for one in self.running):
             return 1
         needed = [self._blocks_needed(sequence, count) for sequence, _ in chunks]
         if sum(needed) > self.blocks.num_free:
@@ -107,20 +107,10 @@ class Scheduler:
         return count
 
     def _decodes_alone(self, sequence: Sequence) -> bool:
-        """The host has nothing to say for as many tokens as a step may draw. Where a token ends the
-        sequence, those after it are not wanted.
-        """
-        if sequence.is_drawn_out:  # takes no part
-            return True
+        """The host has nothing to say for as many tokens as a step may draw."""
         count = self._num_decode_steps
         outgrows = 0 < self._rope_switch_len < sequence.num_tokens + count - 1
-        return not (
-            sequence.is_prefilling
-            or sequence.constraint is not None
-            or sequence.is_stop_banned
-            or sequence.max_tokens - sequence.num_drawn < count
-            or (outgrows and not sequence.is_long)
-        )
+        return not sequence.needs_host_within(count) and not (outgrows and not sequence.is_long)
 
     def _running_chunks(self) -> list[tuple[Sequence, int]]:
         """(sequence, tokens) for those already running, blocks taken; preempts the latest when

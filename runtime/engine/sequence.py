@@ -106,6 +106,17 @@ class Sequence:
         """Every token it may have is drawn; the last may not have been seen yet."""
         return self.num_drawn >= self.max_tokens
 
+    def needs_host_within(self, count: int) -> bool:
+        """Whether the host takes part before `count` further tokens are drawn. A token that ends
+        the sequence does not count: those after it are dropped.
+        """
+        return (
+            self.is_prefilling
+            or self.constraint is not None
+            or self.is_stop_banned
+            or self.max_tokens - self.num_drawn < count
+        )
+
     def lengthen(self) -> None:
         """From here on its keys are those of a long sequence; none may be computed yet."""
         assert self.num_computed == 0

@@ -1,10 +1,13 @@
 """The small routes, unknown routes, the key, the metrics page, and failures of the engine."""
 
 import logging
+from collections.abc import AsyncGenerator
 
 import pytest
 from conftest import ScriptedEngine, app_of
 from starlette.testclient import TestClient
+
+from runtime.engine.request import NoMemoryError, Request, RequestDelta
 
 KEY = {"Authorization": "Bearer secret"}
 SAY = {"prompt": "Say", "max_tokens": 2}
@@ -120,6 +123,24 @@ def test_a_dead_engine_is_a_503(client: TestClient, engine: ScriptedEngine) -> N
         answer = client.post("/v1/completions", json={**SAY, "stream": stream})
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "engine_dead"
+
+
+def test_a_request_for_which_the_device_has_no_memory_is_a_503_with_its_numbers(
+    client: TestClient, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the engine's error; the next request is served."""
+
+    async def refuse(request: Request) -> AsyncGenerator[RequestDelta, None]:
+        raise NoMemoryError("9 of 9 bytes are in use")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_deltas", refuse)
+        answer = client.post("/v1/completions", json=SAY)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["error"]["code"] == "out_of_memory"
+        assert "9 of 9 bytes" in answer.json()["error"]["message"]
+    assert client.post("/v1/completions", json=SAY).status_code == 200
 
 
 @pytest.mark.parametrize("prompt", ["Say", ["Say", "so"]])
