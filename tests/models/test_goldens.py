@@ -14,6 +14,8 @@ from models import family_of
 from runtime import LLM, SamplingParams
 from runtime.checkpoint import open_checkpoint
 
+pytestmark = pytest.mark.usefixtures("few_programs")
+
 TOLERANCE = 2e-3  # of logits in float32
 OPTIONS = {
     "dtype": "float32",
@@ -57,7 +59,6 @@ def shared(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_model_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
     """Oracle: transformers in float32, eager attention, no cache (goldens/make_goldens.py)."""
