@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pallas_kernels.host_buffer import host_buffer
 from pallas_kernels.quant_matmul.api import QTensor
 from pallas_kernels.quant_matmul.formats import (
     ALIGNMENT,
@@ -77,10 +78,8 @@ def empty(format_names: Sequence[str], shape: tuple[int, int]) -> QTensor:
                 "load the tensor in another format"
             )
     ends = np.cumsum([matrix_bytes(format, shape) for format in formats], dtype=np.int64)
-    raw = np.empty(int(ends[-1]) + ALIGNMENT, np.uint8)
-    skipped = -raw.ctypes.data % ALIGNMENT
     return QTensor(
-        values=raw[skipped : skipped + int(ends[-1])],  # pyright: ignore[reportArgumentType]
+        values=host_buffer(int(ends[-1])),  # pyright: ignore[reportArgumentType]
         offsets=np.array([0, *ends[:-1] // ALIGNMENT], np.int32),  # pyright: ignore[reportArgumentType]
         formats=np.array([INDEX[format.name] for format in formats], np.int32),  # pyright: ignore[reportArgumentType]
         shape=shape,

@@ -20,6 +20,7 @@ import numpy as np
 
 from models.config import Stack
 from models.naming import Match, Source, WeightMap, match
+from pallas_kernels.host_buffer import host_buffer
 from pallas_kernels.quant_matmul import QTensor, pack
 from pallas_kernels.quant_matmul.api import Activations
 from runtime.checkpoint.contract import Checkpoint, CheckpointError, TensorInfo
@@ -29,7 +30,6 @@ MAX_THREADS = 4
 MAX_PROBLEMS = 20  # listed in one error
 FLOAT_FORMATS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 FLOAT_DTYPES = {format: np.dtype(name) for name, format in FLOAT_FORMATS.items()}
-ALIGNMENT = 64  # bytes; XLA on the CPU takes over a buffer so aligned instead of copying it
 
 Progress = Callable[[int, int], None]
 
@@ -252,10 +252,7 @@ def _pieces(
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    nbytes = prod(shape) * dtype.itemsize
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    skipped = -raw.ctypes.data % ALIGNMENT
-    return raw[skipped : skipped + nbytes].view(dtype).reshape(shape)
+    return host_buffer(prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def _counter(progress: Progress | None, total: int) -> Callable[[int], None]:
