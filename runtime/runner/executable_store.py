@@ -7,23 +7,32 @@ folder is; artifacts from elsewhere are another matter and another file.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import pickle
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
 
+from pallas_kernels import native
+from runtime.config import EngineConfig
+
 MAX_AGE_S = 30 * 86400  # entries not used for so long are removed
 PROJECT = Path(__file__).resolve().parents[2]
 ROOMS = ("models", "pallas_kernels", "pjrt_gcu", "runtime")
+# Entries of a store, by the names of their files, that are being loaded; None = cannot be.
+Foreseen = Mapping[str, Future[jax.stages.Compiled | None]]
 
 
+@functools.cache
 def source_digest() -> str:
     """Changes with any line of code that a program may be traced from."""
     digest = hashlib.sha256()
@@ -37,12 +46,19 @@ class ExecutableStore:
     """The programs of one engine configuration on one kind of host.
 
     `identity` lists whatever distinguishes the programs besides their names: shapes, dtypes,
-    devices, versions. A folder of None keeps nothing.
+    devices, versions. A folder of None keeps nothing. `foreseen`: entries that are being loaded.
     """
 
-    def __init__(self, folder: Path | None, devices: list[Any], identity: Iterable[str]) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        devices: list[Any],
+        identity: Iterable[str],
+        foreseen: Foreseen = MappingProxyType({}),
+    ) -> None:
         self._folder = folder
         self._devices = devices  # that the programs run on
+        self._foreseen = foreseen
         digest = hashlib.sha256(source_digest().encode())
         for part in identity:
             digest.update(part.encode() + b"\0")
@@ -53,17 +69,12 @@ class ExecutableStore:
         if self._folder is None:
             return None
         path = self._path(name)
-        try:
-            entry = pickle.loads(path.read_bytes())
-            executable = serialize_executable.deserialize_and_load(
-                *entry, backend=self._devices[0].client, execution_devices=self._devices
-            )
-            path.touch()
-            return executable
-        except FileNotFoundError:
-            return None
-        except Exception:  # whatever is wrong with an entry, compiling makes a better one
-            return None
+        arriving = self._foreseen.get(path.name)
+        executable = _load(path, self._devices) if arriving is None else arriving.result()
+        if executable is not None:
+            with contextlib.suppress(FileNotFoundError):
+                path.touch()
+        return executable
 
     def read(self, name: str) -> bytes | None:
         """A kept program as it lies there, None where it does not."""
@@ -82,6 +93,16 @@ class ExecutableStore:
             file.write(entry)
         os.replace(file.name, self._path(name))
 
+    def remember(self, config: EngineConfig, names: Iterable[str]) -> None:
+        """Lets the next start with this config foresee these programs."""
+        if self._folder is None or not self._folder.is_dir():
+            return
+        text = "\n".join(self._path(name).name for name in names)
+        path = self._folder / _memory_name(config)
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+        path.touch()
+
     @staticmethod
     def _remove_old(folder: Path) -> None:
         for path in folder.iterdir():
@@ -92,3 +113,35 @@ class ExecutableStore:
     def _path(self, name: str) -> Path:
         assert self._folder is not None
         return self._folder / f"{self.identity}-{name}"
+
+
+def foresee(config: EngineConfig, folder: Path | None, devices: list[Any]) -> Foreseen:
+    """Begins to load the programs that the last start with this config used. Which ones a start
+    wants is known once its weights are read; until then one core imports modules and the others
+    would be idle. A wrong guess costs their time alone: entries carry their identity.
+    """
+    path = folder / _memory_name(config) if folder is not None else None
+    if folder is None or path is None or not path.is_file():
+        return {}
+    native.prepare()
+    # A damaged line names no entry of the folder.
+    names = [name for name in path.read_text().split("\n") if "/" not in name]
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    arriving = {name: pool.submit(_load, folder / name, devices) for name in names}
+    pool.shutdown(wait=False)
+    return arriving
+
+
+def _memory_name(config: EngineConfig) -> str:
+    return "last-" + hashlib.sha256((source_digest() + repr(config)).encode()).hexdigest()[:32]
+
+
+def _load(path: Path, devices: list[Any]) -> jax.stages.Compiled | None:
+    """The program in this file, None when it is not there or cannot be loaded here."""
+    try:
+        entry = pickle.loads(path.read_bytes())
+        return serialize_executable.deserialize_and_load(
+            *entry, backend=devices[0].client, execution_devices=devices
+        )
+    except Exception:  # whatever is wrong with an entry, compiling makes a better one
+        return None

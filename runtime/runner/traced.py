@@ -20,7 +20,7 @@ from runtime.platform import (
 )
 from runtime.runner.buckets import BucketTable
 from runtime.runner.decode_rule import num_decode_steps
-from runtime.runner.executable_store import ExecutableStore
+from runtime.runner.executable_store import ExecutableStore, Foreseen
 from runtime.runner.executables import make_executables
 from runtime.runner.kv_pool import pool_size
 from runtime.runner.model import LoadedModel, load_model
@@ -28,8 +28,9 @@ from runtime.runner.parts import EngineParts, EngineSizes
 from runtime.runner.programs import EnginePrograms
 
 
-def traced_parts(config: EngineConfig, report: Report) -> EngineParts:
+def traced_parts(config: EngineConfig, foreseen: Foreseen, report: Report) -> EngineParts:
     """The parts of an engine as the config describes it; `report(stage, done, total)` meanwhile.
+    `foreseen` are programs that it may want.
 
     Raises CheckpointError, TokenizerError, ConfigError.
     """
@@ -43,8 +44,10 @@ def traced_parts(config: EngineConfig, report: Report) -> EngineParts:
     is_host = computes_on_host(devices[0])
     sizes = plan_sizes(config, model, free_memory(devices), is_host=is_host)
     programs = EnginePrograms(model, sizes)
-    store = ExecutableStore(store_folder(config.compile_cache_folder), devices, programs.identity())
+    folder = store_folder(config.compile_cache_folder)
+    store = ExecutableStore(folder, devices, programs.identity(), foreseen)
     executables = make_executables(programs.all(), store, model.mesh, report)
+    store.remember(config, executables)
     return EngineParts(
         config=config,
         model=model.served,

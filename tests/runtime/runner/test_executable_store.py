@@ -9,7 +9,8 @@ import pytest
 from golden import evened, golden
 
 from runtime import LLM, SamplingParams
-from runtime.runner.executable_store import MAX_AGE_S, ExecutableStore
+from runtime.config import EngineConfig
+from runtime.runner.executable_store import MAX_AGE_S, ExecutableStore, foresee
 from runtime.runner.program import Program
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -28,7 +29,7 @@ def compiled():
 def program():
     """x -> 2 x + 1, under a name that no compile cache knows."""
     run = Program(lambda x: x * 2 + 1, (jax.ShapeDtypeStruct((3,), jnp.float32),), donated=0)
-    return run.compile(f"double_{uuid.uuid4().hex}")
+    return run.compile(f"double_{uuid.uuid4().hex}", {})
 
 
 def test_a_kept_program_is_found_again_and_gives_the_same(tmp_path):
@@ -50,6 +51,23 @@ def test_another_identity_or_a_broken_entry_is_not_found(tmp_path):
     assert store.load("double") is None
 
 
+def test_the_programs_of_the_last_start_are_foreseen_and_taken_under_their_identity_only(tmp_path):
+    """Oracle: the contract; what is foreseen is not read from its file again."""
+    devices, config = jax.devices()[:1], EngineConfig(seed=3)
+    store = ExecutableStore(tmp_path, devices, ("a",))
+    store.save("double", program())
+    assert not foresee(config, tmp_path, devices)
+    store.remember(config, ["double", "absent"])
+    assert not foresee(EngineConfig(seed=4), tmp_path, devices)
+    foreseen = foresee(config, tmp_path, devices)
+    assert [arriving.result() is None for arriving in foreseen.values()] == [False, True]
+    for path in tmp_path.glob("*-double"):
+        path.unlink()
+    found = ExecutableStore(tmp_path, devices, ("a",), foreseen).load("double")
+    assert found is not None and found(jnp.arange(3.0))[0].tolist() == [1, 3, 5]
+    assert ExecutableStore(tmp_path, devices, ("b",), foreseen).load("double") is None
+
+
 def test_entries_that_nobody_uses_are_removed(tmp_path):
     (tmp_path / "old").touch()
     os.utime(tmp_path / "old", (0, entry_time := os.stat(tmp_path).st_mtime - MAX_AGE_S - 5))
@@ -67,7 +85,9 @@ def test_a_second_start_traces_and_compiles_no_bucket_and_answers_the_same(
     options |= {"compile_cache_folder": str(tmp_path / "cache"), "tensor_parallel_size": size}
     traced, compile_program = [], Program.compile
     monkeypatch.setattr(
-        Program, "compile", lambda self, name: traced.append(name) or compile_program(self, name)
+        Program,
+        "compile",
+        lambda self, name, *options: traced.append(name) or compile_program(self, name, *options),
     )
     params = SamplingParams(max_tokens=6, seed=3, logprobs=2)
     answers, costs = [], []
