@@ -22,7 +22,7 @@ from runtime.config import EngineConfig
 from runtime.engine.engine import Engine
 from runtime.engine.request import Request
 from runtime.engine.sampling_params import SamplingParams
-from runtime.platform import peak_rss_bytes
+from runtime.platform import peak_rss_bytes, without_collection
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ def measure(
     """Load the model, run one round to warm up and `rounds` more. Raises ConfigError,
     CheckpointError, ParameterError.
     """
-    engine = Engine(config)
+    with without_collection():  # as the server loads
+        engine = Engine(config)
     rng = np.random.default_rng(config.seed)
     _run(engine, rng, prompt_len, output_len, batch, "warm-up")
     steps = engine.stats().steps

@@ -7,7 +7,6 @@ requests finish within a limit and end with exit code 0; a second signal kills.
 
 import asyncio
 import contextlib
-import gc
 import ipaddress
 import logging
 import math
@@ -25,6 +24,7 @@ import uvicorn
 from runtime.config import ConfigError, EngineConfig, ModelError, ServerConfig
 from runtime.engine.async_engine import AsyncEngine
 from runtime.engine.engine import Engine
+from runtime.platform import without_collection
 from runtime.reply.formats import ReplyFormat
 from runtime.server import request_log
 from runtime.server.app import build_app
@@ -59,7 +59,7 @@ def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
     listener = bind(server_config)
     with listener:
         started_s = time.monotonic()
-        with _without_collection(), StartupProgress() as progress:
+        with without_collection(), StartupProgress() as progress:
             engine = _load(engine_config, progress)
         rows = engine.description | {"ready in": f"{time.monotonic() - started_s:.1f} s"}
         asyncio.run(_answer(engine, server_config, keys, mcp, listener, rows))
@@ -79,20 +79,6 @@ def _mcp_tools(config: ServerConfig) -> "McpTools | None":
             "pip install 'halogen-llm[mcp]'"
         ) from None
     return McpTools(servers)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """No garbage collection meanwhile, and never of what then lives: modules and programs are a
-    million objects that stay, and walking them takes a tenth of a start and halts every stream
-    later.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _load(config: EngineConfig, progress: StartupProgress) -> Engine:
