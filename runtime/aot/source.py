@@ -116,7 +116,7 @@ def artifact_parts(config: EngineConfig, report: Report) -> EngineParts:
 def interface(sizes: EngineSizes) -> dict[str, Any]:
     """How a plan reaches the programs and how results come back, which is this version's code."""
     fields_of = sizes.layout(sizes.buckets.mixed[-1]).fields
-    return {"buffer": [[of.name, of.size] for of in fields_of], "columns": NUM_COLUMNS}
+    return {"buffer": [of.name for of in fields_of], "columns": NUM_COLUMNS}
 
 
 def resolved(config: EngineConfig, exported: dict[str, Any]) -> EngineConfig:

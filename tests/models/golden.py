@@ -66,9 +66,10 @@ def evened(odd: Golden, num_heads: int = 4, num_kv_heads: int = 2, mlp: int = 0)
     default such that two devices can share it; its logits and tokens no longer apply.
     """
     query, kv = (count * odd.config["head_dim"] for count in (num_heads, num_kv_heads))
-    mlp = mlp or odd.config["intermediate_size"]
-    rows = {"q_proj": query, "k_proj": kv, "v_proj": kv, "gate_proj": mlp, "up_proj": mlp}
-    columns = {"o_proj": query, "down_proj": mlp}
+    rows, columns = {"q_proj": query, "k_proj": kv, "v_proj": kv}, {"o_proj": query}
+    if mlp:
+        rows |= {"gate_proj": mlp, "up_proj": mlp}
+        columns |= {"down_proj": mlp}
     tensors = {}
     for name, (shape, mean, deviation) in odd.tensors.items():
         part = name.split(".")[-2]
@@ -76,7 +77,7 @@ def evened(odd: Golden, num_heads: int = 4, num_kv_heads: int = 2, mlp: int = 0)
         shape = (shape[0], columns[part]) if part in columns else shape
         tensors[name] = (shape, mean, deviation)
     sizes = {"num_attention_heads": num_heads, "num_key_value_heads": num_kv_heads}
-    config = {**odd.config, **sizes, "intermediate_size": mlp}
+    config = {**odd.config, **sizes, **({"intermediate_size": mlp} if mlp else {})}
     return replace(odd, config=config, tensors=tensors)
 
 

@@ -168,7 +168,7 @@ def alone(llm: LLM) -> list[list[tuple]]:
 def test_in_chunks_of_any_size(
     llm: LLM, alone: list[list[tuple]], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(llm.engine.scheduler, "token_budget", chunk)
+    monkeypatch.setattr(llm.engine.scheduler.limit, "tokens", chunk)
     for number, (prompt, params) in enumerate(probes()):
         steps = llm.engine.stats().steps
         probe = Request("probe", tuple(prompt), params, cache_salt=f"chunks of {chunk}, {number}")
@@ -227,5 +227,5 @@ def test_a_vector_in_chunks_of_any_size_and_among_others(
     prompts = [random.integers(2, VOCAB, length).tolist() for length in (1, 12, 23, 40)]
     alone = np.concatenate([llm.embed(prompt, pooling) for prompt in prompts])
     for chunk in (5, 16):
-        monkeypatch.setattr(llm.engine.scheduler, "token_budget", chunk)
+        monkeypatch.setattr(llm.engine.scheduler.limit, "tokens", chunk)
         assert np.array_equal(llm.embed(prompts, pooling), alone), chunk
