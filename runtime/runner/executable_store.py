@@ -120,12 +120,11 @@ def foresee(config: EngineConfig, folder: Path | None, devices: list[Any]) -> Fo
     wants is known once its weights are read; until then one core imports modules and the others
     would be idle. A wrong guess costs their time alone: entries carry their identity.
     """
-    path = folder / _memory_name(config) if folder is not None else None
-    if folder is None or path is None or not path.is_file():
+    if folder is None or not (memory := folder / _memory_name(config)).is_file():
         return {}
     native.prepare()
     # A damaged line names no entry of the folder.
-    names = [name for name in path.read_text().split("\n") if "/" not in name]
+    names = [name for name in memory.read_text().split("\n") if "/" not in name]
     pool = ThreadPoolExecutor(os.cpu_count() or 1)
     arriving = {name: pool.submit(_load, folder / name, devices) for name in names}
     pool.shutdown(wait=False)
